@@ -17,7 +17,8 @@ from cgpause.core.model import Mechanism, Owner, PauseRecord, Result
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.systemd import original_from_systemd
 from cgpause.ledger import high, ledger
-from cgpause.ledger.ledger import PauseRequest, Resumed
+from cgpause.ledger.ledger import Resumed
+from cgpause.ledger.plan import PauseRequest, plan_pause, plan_take_over
 from cgpause.pods.tracked import TrackedPod
 from cgpause.telemetry.events import Event, make_event, present, resumed_event
 
@@ -108,10 +109,10 @@ def _rehearse(cgroup: Cgroup, request: PauseRequest, mechanism: Mechanism | None
     """Return the result of a dry run of `pause`, in words; writes nothing, and raises the same errors."""
     existing = ledger.read_record(cgroup)
     if existing is None:
-        planned = ledger.plan_pause(cgroup, request)
+        planned = plan_pause(cgroup, request)
         return f"would be paused ({planned.mechanism})"
     if existing.owner is Owner.DAEMON:
-        planned, _ = ledger.plan_take_over(cgroup, existing, request, mechanism)
+        planned, _ = plan_take_over(cgroup, existing, request, mechanism)
         how = "" if planned.mechanism is existing.mechanism else ", and frozen"  # a frozen pod is never throttled
         return f"would be taken over from the daemon{how}"
     if _only_ends_otherwise(existing, request, mechanism):

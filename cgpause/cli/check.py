@@ -18,7 +18,7 @@ from cgpause.core.errors import CgpauseError, HostError
 from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root, read_controllers
 from cgpause.kernel.journal import UNIT
 from cgpause.kernel.psi import NODE_PRESSURE
-from cgpause.ledger.ledger import read_burst_us
+from cgpause.ledger.plan import read_burst_us
 from cgpause.pods.containers import descendants
 from cgpause.pods.tree import PodTree
 

@@ -30,7 +30,8 @@ from cgpause.kernel.inotify import Watch
 from cgpause.kernel.logfmt import fields
 from cgpause.kernel.process import SpareDescriptors
 from cgpause.kernel.systemd import original_from_systemd
-from cgpause.ledger.ledger import PauseRequest, Resumed
+from cgpause.ledger.ledger import Resumed
+from cgpause.ledger.plan import PauseRequest
 from cgpause.pods.containers import kill_containers
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree

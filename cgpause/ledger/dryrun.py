@@ -7,7 +7,8 @@ from collections.abc import Callable
 from cgpause.core.model import CgroupId, CpuMax, Owner, PauseRecord
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
-from cgpause.ledger.ledger import PauseRequest, Resumed
+from cgpause.ledger.ledger import Resumed
+from cgpause.ledger.plan import PauseRequest, plan_freeze, plan_pause
 
 
 class DryLedger:
@@ -29,7 +30,7 @@ class DryLedger:
         existing = self.read_record(cgroup)
         if existing is not None:
             return existing, False
-        record = ledger.plan_pause(cgroup, request)
+        record = plan_pause(cgroup, request)
         self._records[cgroup.id] = record
         return record, True
 
@@ -37,7 +38,7 @@ class DryLedger:
         """Remember that a throttled pod is frozen."""
         del wait_s
         existing = self.read_record(cgroup)
-        record = ledger.plan_freeze(cgroup, existing, reason)
+        record = plan_freeze(cgroup, existing, reason)
         if record is None:
             return existing, False
         self._records[cgroup.id] = record

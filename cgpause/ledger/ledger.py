@@ -30,26 +30,24 @@ from cgpause.core.errors import (
     printable,
 )
 from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
-from cgpause.core.parse import parse_cpu_max, parse_number
+from cgpause.core.parse import parse_cpu_max
 from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger.plan import (
+    PauseRequest,
+    is_frozen,
+    plan_freeze,
+    plan_pause,
+    plan_reassert,
+    plan_take_over,
+    read_burst_us,
+    tighter,
+)
 from cgpause.ledger.record import XATTR, decode_record, encode_record
 
 LOCK_WAIT_S = 2.0
 """Longest wait for another cgpause process on the same pod; its critical section takes far less than a millisecond."""
 _MAX_READS = 5
 """Number of attempts to read an original that changes meanwhile; kubelet writes cpu.max once per resize."""
-
-
-@dataclass(frozen=True, slots=True)
-class PauseRequest:
-    """A pause to make, with the fields of its record."""
-
-    mechanism: Mechanism
-    throttle: CpuMax
-    owner: Owner
-    reason: str
-    since_ns: int
-    expires_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,7 @@ def read_record(cgroup: Cgroup) -> PauseRecord | None:
 def is_in_force(cgroup: Cgroup, record: PauseRecord) -> bool:
     """Return True if the pod is frozen or throttled as its record says; another program may have written since."""
     if record.mechanism is Mechanism.FREEZE:
-        return _is_frozen(cgroup)
+        return is_frozen(cgroup)
     return parse_cpu_max(cgroup.read("cpu.max")) == record.written
 
 
@@ -161,7 +159,7 @@ def take_over(
         try:
             if drifted:
                 record = _write_quota(cgroup, record, request.throttle)
-            if record.mechanism is Mechanism.FREEZE and not _is_frozen(cgroup):
+            if record.mechanism is Mechanism.FREEZE and not is_frozen(cgroup):
                 _write_freeze(cgroup)
         except CgroupGoneError:
             raise
@@ -189,66 +187,6 @@ def set_end(cgroup: Cgroup, owner: Owner, expires_ns: int | None) -> tuple[Pause
         record = replace(existing, expires_ns=expires_ns)
         _set_record(cgroup, record)
         return existing, record
-
-
-def plan_take_over(
-    cgroup: Cgroup, existing: PauseRecord, request: PauseRequest, mechanism: Mechanism | None
-) -> tuple[PauseRecord, bool]:
-    """Return the record that `take_over` would write, and whether the quota has to be written again.
-
-    It writes nothing.
-
-    Raises:
-        PausedOtherwiseError: the pod is frozen, and a throttle was requested.
-        CgpauseError: the pod cannot be paused: another program froze it, or a value is malformed.
-    """
-    mechanism = mechanism or existing.mechanism
-    if existing.mechanism is Mechanism.FREEZE and mechanism is Mechanism.THROTTLE:
-        raise PausedOtherwiseError(
-            "it is frozen by the daemon, and a frozen pod is not throttled: cgpause resume it first"
-        )
-    if existing.mechanism is not mechanism:
-        _refuse_frozen(cgroup)
-    record = replace(
-        existing, mechanism=mechanism, owner=request.owner, reason=request.reason, expires_ns=request.expires_ns
-    )
-    again = _plan_reassert(cgroup, record, request.throttle)
-    return again or record, again is not None
-
-
-def plan_pause(cgroup: Cgroup, request: PauseRequest) -> PauseRecord:
-    """Return the record that a pause of a running pod would write; it writes nothing.
-
-    Raises:
-        CgpauseError: the pod cannot be paused: another program froze it, or a value is malformed.
-    """
-    original = parse_cpu_max(cgroup.read("cpu.max"))
-    throttled = request.mechanism is Mechanism.THROTTLE
-    if not throttled:
-        _refuse_frozen(cgroup)
-    return PauseRecord(
-        mechanism=request.mechanism,
-        owner=request.owner,
-        reason=request.reason,
-        since_ns=request.since_ns,
-        expires_ns=request.expires_ns,
-        original=original,
-        original_burst_us=read_burst_us(cgroup) if throttled else 0,
-        # A pod with a quota below the throttle's must not get more CPU by a pause.
-        written=_tighter(request.throttle, original) if throttled else None,
-    )
-
-
-def plan_freeze(cgroup: Cgroup, existing: PauseRecord | None, reason: str) -> PauseRecord | None:
-    """Return the record that `freeze` would write, or None if there is nothing to freeze; it writes nothing.
-
-    Raises:
-        CgpauseError: another program froze the pod, or its state cannot be read.
-    """
-    if existing is None or existing.owner is not Owner.DAEMON or existing.mechanism is not Mechanism.THROTTLE:
-        return None
-    _refuse_frozen(cgroup)
-    return replace(existing, mechanism=Mechanism.FREEZE, reason=reason)
 
 
 def resume(
@@ -303,22 +241,11 @@ def reassert(cgroup: Cgroup, throttle: CpuMax, *, wait_s: float = LOCK_WAIT_S) -
     """
     with cgroup.locked(wait_s=wait_s):
         existing = read_record(cgroup)
-        record = None if existing is None else _plan_reassert(cgroup, existing, throttle)
+        record = None if existing is None else plan_reassert(cgroup, existing, throttle)
         if record is None:
             return None
         _set_record(cgroup, record)
         return _write_quota(cgroup, record, throttle)
-
-
-def _plan_reassert(cgroup: Cgroup, record: PauseRecord, throttle: CpuMax) -> PauseRecord | None:
-    """Return the record with a foreign value of cpu.max as the original; None if the value is not foreign."""
-    if record.written is None:
-        return None
-    current = parse_cpu_max(cgroup.read("cpu.max"))
-    if current == record.written:
-        return None
-    burst_us = read_burst_us(cgroup) or record.original_burst_us
-    return replace(record, original=current, original_burst_us=burst_us, written=_tighter(throttle, current))
 
 
 def _set_record(cgroup: Cgroup, record: PauseRecord) -> None:
@@ -339,7 +266,7 @@ def _write_quota(cgroup: Cgroup, record: PauseRecord, throttle: CpuMax) -> Pause
         current = parse_cpu_max(cgroup.read("cpu.max"))
         if current == record.original:
             break
-        record = replace(record, original=current, written=_tighter(throttle, current))
+        record = replace(record, original=current, written=tighter(throttle, current))
         _set_record(cgroup, record)
     else:
         raise _at_work(cgroup, f"read {_MAX_READS} values")
@@ -356,7 +283,7 @@ def _at_work(cgroup: Cgroup, what: str) -> CgpauseError:
 
 def _write_freeze(cgroup: Cgroup) -> None:
     cgroup.write("cgroup.freeze", "1")
-    if not _is_frozen(cgroup):
+    if not is_frozen(cgroup):
         wrote = f"wrote 1 to {printable(cgroup.path)}/cgroup.freeze and read 0"
         raise CgpauseError(f"{wrote}: another writer is at work (see: cgpause check)")
 
@@ -382,7 +309,7 @@ def _undo(cgroup: Cgroup, record: PauseRecord) -> Resumed:
 
 def _leaves_a_value(cgroup: Cgroup, record: PauseRecord) -> bool:
     """Return True if any value that the record would undo, freeze or quota, is still on the cgroup."""
-    if record.mechanism is Mechanism.FREEZE and _is_frozen(cgroup):
+    if record.mechanism is Mechanism.FREEZE and is_frozen(cgroup):
         return True
     return record.written not in (None, record.original) and parse_cpu_max(cgroup.read("cpu.max")) == record.written
 
@@ -427,33 +354,10 @@ def _resume_damaged(
     return Resumed(None, original, foreign=False)
 
 
-def _tighter(throttle: CpuMax, original: CpuMax) -> CpuMax:
-    return throttle if throttle.at_most(original) else original
-
-
 def _thaw(cgroup: Cgroup) -> None:
     try:
-        frozen = _is_frozen(cgroup)
+        frozen = is_frozen(cgroup)
     except MalformedError:
         frozen = True  # see _undo
     if frozen:
         cgroup.write("cgroup.freeze", "0")
-
-
-def _refuse_frozen(cgroup: Cgroup) -> None:
-    if _is_frozen(cgroup):
-        raise CgpauseError(
-            f"{printable(cgroup.path)} is already frozen, and not by cgpause: left to the program that froze it"
-        )
-
-
-def _is_frozen(cgroup: Cgroup) -> bool:
-    return parse_number(cgroup.read("cgroup.freeze"), "cgroup.freeze") == 1
-
-
-def read_burst_us(cgroup: Cgroup) -> int:
-    """Return a pod's cpu.max.burst in µs, 0 if it has none."""
-    # Missing before kernel 5.14, and on a tree without it.
-    if not cgroup.has("cpu.max.burst"):
-        return 0
-    return parse_number(cgroup.read("cpu.max.burst"), "cpu.max.burst")

@@ -13,7 +13,8 @@ from helpers.trees import FakeTree, pause_pod, records_left, wait_until
 from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.ledger.ledger import PauseRequest, resume, take_over
+from cgpause.ledger.ledger import resume, take_over
+from cgpause.ledger.plan import PauseRequest
 
 
 def test_the_daemons_pause_is_taken_over_by_hand_and_outlives_its_reason_and_the_daemon(

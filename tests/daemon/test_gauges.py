@@ -20,7 +20,7 @@ from cgpause.daemon.gauges import Sources, gather
 from cgpause.kernel.inotify import Watch
 from cgpause.kernel.psi import PsiTriggers
 from cgpause.ledger import ledger
-from cgpause.ledger.ledger import PauseRequest
+from cgpause.ledger.plan import PauseRequest
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree

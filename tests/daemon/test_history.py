@@ -15,7 +15,8 @@ from cgpause.core.errors import HostError
 from cgpause.core.model import CpuMax, Mechanism, Owner
 from cgpause.core.paths import HISTORY_FILE
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.ledger.ledger import PauseRequest, pause
+from cgpause.ledger.ledger import pause
+from cgpause.ledger.plan import PauseRequest
 from cgpause.telemetry import history
 from cgpause.telemetry import pauses as account
 

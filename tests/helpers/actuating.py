@@ -29,7 +29,7 @@ from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Watch
 from cgpause.ledger import ledger
 from cgpause.ledger.dryrun import DryLedger
-from cgpause.ledger.ledger import PauseRequest
+from cgpause.ledger.plan import PauseRequest
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.telemetry.events import Event

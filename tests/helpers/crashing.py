@@ -17,7 +17,7 @@ from pathlib import Path
 from cgpause.core.model import CpuMax, Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
-from cgpause.ledger.ledger import PauseRequest
+from cgpause.ledger.plan import PauseRequest
 from cgpause.ledger.record import XATTR
 
 THROTTLE = CpuMax(1000, 100000)

@@ -15,7 +15,7 @@ from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism, Owner, QosClass
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
-from cgpause.ledger.ledger import PauseRequest
+from cgpause.ledger.plan import PauseRequest
 from cgpause.ledger.record import XATTR
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"

@@ -9,7 +9,7 @@ from cgpause.core.errors import CgpauseError
 from cgpause.core.model import CpuMax, Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
-from cgpause.ledger.ledger import PauseRequest
+from cgpause.ledger.plan import PauseRequest
 from cgpause.ledger.record import XATTR
 
 THROTTLED, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE

@@ -23,7 +23,8 @@ from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
 from cgpause.core.paths import HISTORY_FILE
 from cgpause.kernel.cgroupfs import DAEMON_FILE, Cgroup
 from cgpause.ledger import high
-from cgpause.ledger.ledger import LOCK_WAIT_S, PauseRequest, Resumed, pause, resume
+from cgpause.ledger.ledger import LOCK_WAIT_S, Resumed, pause, resume
+from cgpause.ledger.plan import PauseRequest
 from cgpause.restore import resume_all
 from cgpause.telemetry import history
 

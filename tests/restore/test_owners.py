@@ -18,7 +18,8 @@ from cgpause.core.errors import CgroupGoneError, KernelReadError, RestoreError
 from cgpause.core.model import CpuMax, Mechanism, Owner, Result
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
-from cgpause.ledger.ledger import PauseRequest, Resumed
+from cgpause.ledger.ledger import Resumed
+from cgpause.ledger.plan import PauseRequest
 from cgpause.pods.discover import paused_cgroups
 from cgpause.pods.names import read_names
 from cgpause.restore import Restored, braked_roots, events, resume_all

@@ -20,7 +20,7 @@ from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
-from cgpause.ledger.ledger import PauseRequest
+from cgpause.ledger.plan import PauseRequest
 
 S = 1_000_000_000
 ORIGINAL = "50000 100000"

@@ -36,7 +36,7 @@ from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
-from cgpause.ledger.ledger import PauseRequest
+from cgpause.ledger.plan import PauseRequest
 from cgpause.ledger.record import XATTR
 from lab.bed import inject
 from lab.bed.arms import systemctl

@@ -41,6 +41,7 @@ TESTS = {
     "kernel/cgroupfs": ("tests/kernel/test_cgroupfs.py", "tests/kernel/test_cgroupfs_errors.py"),
     "ledger/high": ("tests/ledger/test_high.py", "tests/ledger/test_high_damage.py"),
     "ledger/ledger": ("tests/ledger",),
+    "ledger/plan": ("tests/ledger",),
     "policy/demand": ("tests/policy/test_demand.py",),
     "policy/level": ("tests/daemon/brake",),
     "policy/growth": (

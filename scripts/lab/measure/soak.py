@@ -30,7 +30,7 @@ from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
 from cgpause.ledger import ledger
-from cgpause.ledger.ledger import PauseRequest
+from cgpause.ledger.plan import PauseRequest
 from lab.bed.daemon_process import DaemonProcess
 from lab.bed.frame import own_bed, print_result
 from lab.bed.kubepods import MIB, Container, Kubepods, PodSpec, make_uid

@@ -11,7 +11,7 @@ from helpers.trees import FakeTree, cpu_max, pause_pod, records_left
 from cgpause.core.model import Mechanism, Owner, PauseRecord
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
-from cgpause.ledger.ledger import PauseRequest
+from cgpause.ledger.plan import PauseRequest
 
 
 def test_the_daemons_pause_can_be_ended_by_hand(tree: FakeTree) -> None:

@@ -13,7 +13,7 @@ from cgpause.core.model import Mechanism, Owner
 from cgpause.kernel.inotify import Watch
 from cgpause.ledger import ledger
 from cgpause.ledger.dryrun import DryLedger
-from cgpause.ledger.ledger import PauseRequest
+from cgpause.ledger.plan import PauseRequest
 
 
 def whole_tree(root: Path) -> dict[str, object]:

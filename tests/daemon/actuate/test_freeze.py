@@ -13,7 +13,7 @@ from helpers.trees import records_left
 
 from cgpause.core.model import Freeze, Mechanism, Owner
 from cgpause.ledger import ledger
-from cgpause.ledger.ledger import PauseRequest
+from cgpause.ledger.plan import PauseRequest
 
 
 def test_a_throttled_pod_is_frozen_logged_counted_and_resumed_from_both(

@@ -18,7 +18,7 @@ from cgpause.core.clock import now_ns
 from cgpause.core.model import Mechanism, Owner, Pause, Result
 from cgpause.kernel.inotify import Watch
 from cgpause.ledger import ledger
-from cgpause.ledger.ledger import PauseRequest
+from cgpause.ledger.plan import PauseRequest
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)

@@ -13,7 +13,7 @@ from helpers.trees import records_left
 
 from cgpause.core.model import Mechanism, Owner
 from cgpause.ledger import ledger
-from cgpause.ledger.ledger import PauseRequest
+from cgpause.ledger.plan import PauseRequest
 
 
 def test_records_of_others_are_taken_in(bench: Bench) -> None:

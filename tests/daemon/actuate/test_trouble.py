@@ -15,7 +15,8 @@ from cgpause.core.errors import CgroupGoneError, KernelReadError
 from cgpause.core.model import Mechanism, Owner, Pause, Result
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
-from cgpause.ledger.ledger import PauseRequest, Resumed
+from cgpause.ledger.ledger import Resumed
+from cgpause.ledger.plan import PauseRequest
 from cgpause.ledger.record import XATTR, encode_record
 
 S = 1_000_000_000
