@@ -98,7 +98,7 @@ def _memory(sampler: Sampler) -> Values:
         "cgpause_node_memory_bytes": _one(headroom.node_total_bytes),
         "cgpause_node_memory_available_bytes": _one(headroom.node_available_bytes),
     }
-    if sampler.kubepods_current_bytes is not None:
+    if sampler.kubepods.current_bytes is not None:
         values["cgpause_kubepods_memory_used_bytes"] = _one(headroom.kubepods_used_bytes)
     if headroom.kubepods_max_bytes is not None:
         values["cgpause_kubepods_memory_limit_bytes"] = _one(headroom.kubepods_max_bytes)

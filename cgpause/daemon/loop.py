@@ -178,7 +178,7 @@ class Loop:
         return sample, decision
 
     def _brake(self, headroom: Headroom, at_ns: int) -> None:
-        current_bytes, schedule = self.sampler.kubepods_current_bytes, self.schedule
+        current_bytes, schedule = self.sampler.kubepods.current_bytes, self.schedule
         care_bytes = schedule.care_bytes
         wakes = self.intake.psi.on_kubepods
         self.intake.brake.apply(

@@ -71,7 +71,7 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: pytest.Monke
         psi=SimpleNamespace(on_kubepods=True),
         sleep_ns=quiet,
     )
-    sampler = SimpleNamespace(sample=read, kubepods_current_bytes=0, follow_kubelet=lambda _: False)
+    sampler = SimpleNamespace(sample=read, kubepods=SimpleNamespace(current_bytes=0), follow_kubelet=lambda _: False)
     parts = {name: cast(Any, part) for name in ("epoll", "status")}
     parts["saver"] = cast(Any, saver)
     loop = Loop(**parts, signals=0, intake=cast(Any, intake), sampler=cast(Any, sampler), state=State(), release=quiet)
@@ -111,7 +111,7 @@ def test_the_headroom_is_read_in_full_only_if_its_bounds_do_not_suffice(
         return Headroom(1000, exact, None, 0)
 
     part: Any = SimpleNamespace(apply=quiet, stalls=stalls)
-    sampler: Any = SimpleNamespace(glance=lambda: bounds, headroom=headroom, kubepods_current_bytes=0)
+    sampler: Any = SimpleNamespace(glance=lambda: bounds, headroom=headroom, kubepods=SimpleNamespace(current_bytes=0))
     intake: Any = SimpleNamespace(brake=part, psi=SimpleNamespace(on_kubepods=True), sleep_ns=quiet)
     loop = Loop(part, 0, intake, sampler, part, part, State(), release=quiet)
     loop.sample = sample(1000 * S, 60, [PodUsage(1, pod("a"))])
@@ -126,7 +126,7 @@ def test_a_daemon_that_sleeps_while_memory_is_tight_plans_its_next_sample() -> N
     """It sleeps although memory is tight if every pod is protected; without a new time the loop would spin."""
     part: Any = SimpleNamespace(apply=quiet, stalls=False)
     sampler: Any = SimpleNamespace(
-        glance=lambda: (60, 60), headroom=lambda: Headroom(1000, 60, None, 0), kubepods_current_bytes=0
+        glance=lambda: (60, 60), headroom=lambda: Headroom(1000, 60, None, 0), kubepods=SimpleNamespace(current_bytes=0)
     )
     intake: Any = SimpleNamespace(brake=part, psi=SimpleNamespace(on_kubepods=True), sleep_ns=lambda _: 30 * S)
     loop = Loop(part, 0, intake, sampler, part, part, State(), release=quiet)

@@ -296,7 +296,7 @@ class Reader:
         )
 
     def _read_kubepods(self) -> Kubepods | None:
-        cgroup, current = self.tree.kubepods, self._sampler.kubepods_current_bytes
+        cgroup, current = self.tree.kubepods, self._sampler.kubepods.current_bytes
         if cgroup is None or current is None:
             return None
         high_bytes, ours = None, False
