@@ -251,9 +251,10 @@ class Actuator:
         self._unwatch(tracked)
 
     def answer_drift(self, tracked: TrackedPod, config: Config) -> None:
-        """Write a throttled pod's quota again after another program changed its cpu.max, at most ten times an hour.
+        """Write a throttled pod's quota again after another program changed its cpu.max.
 
-        After that, resume the pod and leave it alone for the rest of the hour. If an operator paused it, stop watching.
+        After ten such writes in an hour (`Drifts`), resume the pod and leave it alone for the rest of the hour. If an
+        operator paused it, stop watching.
         """
         paused = tracked.pod.paused
         if paused is None or paused.written is None:
@@ -282,7 +283,7 @@ class Actuator:
             return
         if record is None:
             return
-        tracked.drifts.add(at_ns)
+        tracked.drifts.add(at_ns, original=record.original == paused.original)
         tracked.pod = replace(tracked.pod, paused=record)
         self._tell(
             make_event(

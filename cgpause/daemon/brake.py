@@ -187,7 +187,7 @@ class Brake:
         return _SLEEP_NS
 
     def answer_drift(self, at_ns: int) -> bool:
-        """Read memory.high after a write to it, and write the daemon's value again, up to ten times an hour.
+        """Read memory.high after a write to it, and write the daemon's value again, within the bounds of `Drifts`.
 
         Return True if another program had written it: the program may have changed the limit too, so a decision must
         not wait.
@@ -209,7 +209,8 @@ class Brake:
                 log.warning("memory.high left alone %s", fields(reason="another writer keeps changing it"))
                 self.release("left to the program that keeps changing it")
                 return True
-            root.answered.add(at_ns)
+            before = root.record
+            root.answered.add(at_ns, original=before is not None and found == before.original_bytes)
             record = _set(root, now.high_bytes, at_ns)
         except MalformedError:
             return False  # an ordinary directory tree: the file is truncated, and the write sends another event

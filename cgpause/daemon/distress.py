@@ -19,8 +19,11 @@ from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.policy.hold import paused_by_daemon
 
-_YOUNG_NS = 120 * NS_PER_S
-"""Time from a start in which refused connections count as probes of a service that does not listen yet."""
+_YOUNG_NS = 300 * NS_PER_S
+"""Time from a start, or from the daemon's, in which refused connections count as probes of a service that does not
+listen yet. Kubernetes' documentation gives slow starters that long (a startup probe with 30 tries, 10 s apart)."""
+_REFUSED_NS = 5 * NS_PER_S
+"""Interval of looks for refused connections; kubelet probes every 10 s and gives up after three failures."""
 _GRACE_NS = 30 * NS_PER_S
 """Kubernetes' default time for a pod to terminate (terminationGracePeriodSeconds)."""
 
@@ -108,10 +111,12 @@ class Distress:
 
     def _is_refusing(self, tracked: TrackedPod, since_ns: int, at_ns: int) -> bool:
         """Return True if connections to a young pod were refused during its pause: it may become a service."""
-        if not tracked.kind.started_ns or at_ns - tracked.kind.started_ns > _YOUNG_NS:
+        seen = tracked.seen_since(since_ns)
+        if at_ns < seen.look_at_ns or at_ns - max(tracked.kind.started_ns, tracked.kind.seen_ns) > _YOUNG_NS:
             return False
-        seen, refused = tracked.seen_since(since_ns), refused_connections(tracked.cgroup)
-        before, seen.refused = seen.refused, refused
+        seen.look_at_ns = at_ns + _REFUSED_NS
+        before, seen.refused = seen.refused, refused_connections(tracked.cgroup)
+        refused = seen.refused
         return None not in (before, refused) and refused != before
 
     def _answer_processes(self, tracked: TrackedPod, paused: PauseRecord, at_ns: int) -> None:

@@ -79,6 +79,8 @@ class Intake:
             urgent = self.distress.check_oom(tracked, at_ns)
         if PodChange.CONTAINERS in change:
             urgent = self.distress.on_containers(tracked, at_ns) or urgent
+            # A pod's cgroup appears before kubelet sets its limit, but kubelet makes containers after that.
+            self.tree.update_facts(tracked, at_ns)
             schedule = _expect_newcomer(schedule, at_ns)
             if tracked.pod.name is None:  # kubelet has made its log folder by now: the name is found as for a new pod
                 self.follower.times.changed(at_ns, came=True, gone=False)

@@ -36,6 +36,8 @@ class SeenInPause:
     """Child cgroups at the last scan without inotify."""
     refused: int | None = None
     """Number of refused connections when last read."""
+    look_at_ns: int = 0
+    """Earliest time of reading it again."""
     frozen_ns: int | None = None
     """A time at which all processes were frozen."""
 
@@ -73,6 +75,8 @@ class KindSigns:
     """Time until which the pod needs the CPU to end, because it got a stop signal."""
     ask_at_ns: int = 0
     """Earliest time of the next check for a listening process."""
+    asked_ns: int = 0
+    """Time of the last one."""
 
 
 @dataclass(slots=True)

@@ -10,7 +10,6 @@ import logging
 import math
 import os
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +17,7 @@ from cgpause.config.settings import Config, PodClass
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, CgroupGoneError
 from cgpause.core.kubepods import CgroupDriver
-from cgpause.core.model import CgroupId, OwnWord, Pod, Workload
+from cgpause.core.model import CgroupId, OwnWord, PauseRecord, Pod, Workload
 from cgpause.core.names import Names, controller
 from cgpause.core.parse import parse_cpu_usage, parse_limit
 from cgpause.kernel.cgroupfs import Cgroup
@@ -29,7 +28,7 @@ from cgpause.pods.discover import PodCgroup, find_kubepods, is_populated, list_p
 from cgpause.pods.names import read_names
 from cgpause.pods.own import holds_us, own_pod_uid
 from cgpause.pods.programs import look_for_program
-from cgpause.pods.tracked import TrackedPod, count_oom_kills
+from cgpause.pods.tracked import KindSigns, TrackedPod, count_oom_kills
 from cgpause.pods.words import Words
 from cgpause.policy.kinds import Kinds
 from cgpause.policy.protect import OPT_OUT_XATTRS, heeds_word, pod_class, priority, protection
@@ -236,6 +235,7 @@ class PodTree:
         """Learn the kind of a pod's workload: a service if the pod listens, silent if it has not after STARTING_S."""
         controller = tracked.pod.controller
         if tracked.kind.listens:
+            tracked.kind.made_batch_ns = 0
             self.kinds.listened(controller)
             return
         if tracked.kind.visited:
@@ -250,18 +250,25 @@ class PodTree:
                 tracked.kind.made_batch_ns = at_ns
             self._classify_silent(at_ns)
 
-    def _doubt_silence(self, tracked: TrackedPod) -> None:
+    def _doubt_silence(self, tracked: TrackedPod, at_ns: int) -> None:
         """Forget that a pod's workload is batch, because a further container has started in it.
 
         The container that did not listen may have been an init container of a service. Not after an OOM kill: then the
         same container has started again.
         """
         tracked.kind.made_batch_ns = 0
-        with suppress(CgpauseError):
-            if count_oom_kills(tracked.cgroup) == 0:
-                tracked.kind.was_silent = False
-                self.kinds.forget(tracked.pod.controller)
-                self.starts(tracked, tracked.kind.started_ns)
+        controller = tracked.pod.controller
+        try:
+            if count_oom_kills(tracked.cgroup) or not self.kinds.is_batch(controller):
+                return
+        except CgpauseError:
+            return
+        tracked.kind.was_silent = False
+        self.kinds.forget(controller)
+        for one in self.pods.values():
+            if one.pod.controller == controller and one.kind.asked_ns < one.kind.started_ns:
+                self.starts(one, one.kind.started_ns)
+        self._classify_silent(at_ns)
 
     def _learn_from_end(self, left: TrackedPod, at_ns: int) -> None:
         """Learn the kind of a workload from a pod of it that is gone.
@@ -298,7 +305,7 @@ class PodTree:
             for tracked in self.pods.values():
                 runs = look_for_program(tracked, at_ns, watched=watched)
                 if runs and 0 < tracked.kind.made_batch_ns < tracked.kind.started_ns:
-                    self._doubt_silence(tracked)
+                    self._doubt_silence(tracked, at_ns)
             self._look_at_ns = min((tracked.kind.look_at_ns for tracked in self.pods.values()), default=0)
 
     def was_visited(self, tracked: TrackedPod, at_ns: int) -> None:
@@ -341,6 +348,9 @@ class PodTree:
         self.read_at_ns = at_ns
         wants_cpu = self.config.reserve.sacrifice  # only sacrifices use the CPU time
         for tracked in self.pods.values():
+            usage, limit = tracked.usage, tracked.pod.memory_max_bytes
+            if limit is not None and usage is not None and usage[0] > limit:
+                self.update_facts(tracked, at_ns)  # the limit was raised: until then the pod seems to have no claim
             is_due = tracked.is_stat_due(at_ns)
             if not is_due and not wants_cpu:  # most pods of a node
                 continue
@@ -362,30 +372,34 @@ class PodTree:
                 tracked.pod = replace(
                     pod, reclaimable_bytes=reclaimable_bytes, shmem_bytes=shmem_bytes, cpu_usage_usec=cpu_usage_usec
                 )
-        # Paused pods are left out: a frozen pod cannot begin to listen.
-        self._ask_who_listens([tracked for tracked in self.pods.values() if tracked.pod.paused is None], at_ns)
+        self._ask_who_listens(self.pods.values(), at_ns)
 
     def _ask_who_listens(self, pods: Collection[TrackedPod], at_ns: int, at_once: int = _ASKED_AT_ONCE) -> None:
         """Check which of the due pods listen, to tell services from batch; at most `at_once`, the longest due first.
 
         Pods that listen already, or have a class from a rule, are never due. A pod that was paused while it started is
-        not due before it has run for STARTING_S.
+        not due before it has run for STARTING_S. Any other paused pod is due once: it may have begun to listen since
+        the last check, but a frozen pod cannot begin.
         """
         due = [
             tracked
             for tracked in pods
             if not tracked.kind.listens
-            and at_ns >= tracked.kind.ask_at_ns
+            and self._is_due(tracked.kind, tracked.pod.paused, at_ns)
             and self._class(tracked) is PodClass.AUTO
             and not (tracked.kind.starting and tracked.ran_s(at_ns) < STARTING_S)
         ]
         due.sort(key=lambda tracked: tracked.kind.ask_at_ns)
         for tracked in due[:at_once]:
             tracked.kind.listens, tracked.kind.starting = listens(tracked.cgroup), False
-            tracked.kind.ask_at_ns = at_ns + _ASK_INTERVAL_S * NS_PER_S
+            tracked.kind.asked_ns, tracked.kind.ask_at_ns = at_ns, at_ns + _ASK_INTERVAL_S * NS_PER_S
             self._classify(tracked, at_ns)
             if tracked.kind.listens is not None:
                 self._learn_kind(tracked, at_ns)
+
+    @staticmethod
+    def _is_due(kind: KindSigns, paused: PauseRecord | None, at_ns: int) -> bool:
+        return at_ns >= kind.ask_at_ns if paused is None else kind.asked_ns < paused.since_ns
 
     def _class(self, tracked: TrackedPod) -> PodClass:
         name = self.names.pods.get(tracked.pod.uid)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _MOST = 10
-"""Most answers within an hour. A daemon-reload of systemd takes one; a second controller takes all of them at once."""
+"""Most answers within an hour that count; a second controller takes all of them at once."""
 _WINDOW_NS = 3600 * 1_000_000_000
+_FIGHT_NS = 2 * 1_000_000_000
+"""systemd writes the original value again at each daemon-reload, and an upgrade of the node needs dozens of these. Such
+a write counts only if it comes sooner than this after the last answer."""
 
 
 @dataclass(slots=True)
@@ -14,14 +17,23 @@ class Drifts:
     """Number of foreign writes to one file that the daemon answered in the current hour; the first answer begins it."""
 
     count: int = 0
+    _counted: int = 0
     _since_ns: int = 0
+    _last_ns: int = 0
     _given_up: bool = False
 
-    def add(self, at_ns: int) -> None:
-        """Count one more answer; begin a new hour if the last one is over."""
+    def add(self, at_ns: int, *, original: bool = False) -> None:
+        """Count one more answer; begin a new hour if the last one is over.
+
+        `original` is whether the other program wrote the original value.
+        """
         if not self.count or at_ns - self._since_ns > _WINDOW_NS:
-            self.count, self._since_ns, self._given_up = 0, at_ns, False
+            self.count = self._counted = 0
+            self._since_ns = self._last_ns = at_ns
+            self._given_up = False
         self.count += 1
+        self._counted += not original or at_ns - self._last_ns < _FIGHT_NS
+        self._last_ns = at_ns
 
     @property
     def ends_ns(self) -> int:
@@ -30,7 +42,7 @@ class Drifts:
 
     def is_enough(self, at_ns: int) -> bool:
         """Whether the answers of this hour are used up, so that the other writer gets the file."""
-        return self.count >= _MOST and at_ns <= self.ends_ns
+        return self._counted >= _MOST and at_ns <= self.ends_ns
 
     def give_up(self) -> None:
         """Leave the file to the other writer for the rest of the hour."""

@@ -25,7 +25,7 @@ class Kinds:
     def __init__(self, known: Mapping[str, bool | None] | None = None) -> None:
         """Begin with `known`, an earlier result of `known()` with at most KEPT workloads."""
         self._known: dict[str, bool | None] = dict(known or {})
-        """Workloads, oldest first: True for a service, False for batch, None for a workload that was silent so far."""
+        """Workloads, the one met longest ago first: True for a service, False for batch, None for one silent so far."""
         self._heard: set[str] = set()
         """Workloads with a pod that has listened while this object existed: services for certain."""
         self._batch = sum(kind is False for kind in self._known.values())
@@ -83,7 +83,10 @@ class Kinds:
 
     def _set(self, controller: str | None, *, known: bool | None) -> bool:
         """Set what is known of a workload; return whether that is new."""
-        if controller is None or (controller in self._known and self._known[controller] is known):
+        if controller is None:
+            return False
+        if controller in self._known and self._known[controller] is known:
+            self._known[controller] = self._known.pop(controller)  # the newest now
             return False
         self._batch += (known is False) - (self._known.get(controller) is False)
         self._known[controller] = known

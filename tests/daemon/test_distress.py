@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+from helpers.actuating import Bench
 from helpers.daemons import HIGH, NO_SACRIFICE, PAUSED, Start, cpu_max
 from helpers.trees import FakeTree, wait_until
+
+from cgpause.daemon.distress import Distress
+from cgpause.kernel.inotify import Watch
+from cgpause.kernel.processes import Call
+
+S = 1_000_000_000
 
 
 def test_a_container_that_starts_in_a_paused_pod_ends_the_pause(tree: FakeTree, start: Start) -> None:
@@ -63,3 +73,34 @@ def test_a_pod_resumed_in_distress_is_not_paused_again_at_once(tree: FakeTree, s
     daemon.wait_for_log("pod appeared pod=default/witness")
     assert daemon.log.count(" paused pod=default/web") == 1
     assert cpu_max(pod) == "max 100000\n"
+
+
+@pytest.mark.parametrize(
+    ("started_s", "seen_s", "at_s", "resumed"),
+    [
+        pytest.param(100, 50, 399, True, id="a-slow-start"),
+        pytest.param(100, 50, 410, False, id="no-start-takes-so-long"),
+        pytest.param(0, 100, 399, True, id="there-when-the-daemon-started"),
+    ],
+)
+def test_a_batch_pod_that_refuses_connections_may_become_a_service(
+    tmp_path: Path,
+    watch: Watch,
+    monkeypatch: pytest.MonkeyPatch,
+    started_s: int,
+    seen_s: int,
+    at_s: int,
+    resumed: bool,  # noqa: FBT001 - a table
+) -> None:
+    refused = iter(range(100))
+    monkeypatch.setattr("cgpause.daemon.distress.refused_connections", lambda _: next(refused))
+    bench = Bench(tmp_path, watch)
+    bench.pause("b")
+    tracked = bench.tracked("b")
+    tracked.kind.started_ns, tracked.kind.seen_ns = started_s * S, seen_s * S
+    distress = Distress(bench.tree, bench.actuator)
+    distress.scan((at_s - 5) * S, unwatched=False)
+    distress.scan((at_s - 4) * S, unwatched=False)
+    assert tracked.pod.distress is None, "the first reading is the base, and the next look comes 5 s later"
+    distress.scan(at_s * S, unwatched=False)
+    assert tracked.pod.distress == (str(Call.REFUSED) if resumed else None)

@@ -13,6 +13,7 @@ from helpers.nodes import pod, sample
 
 from cgpause.config.settings import Config
 from cgpause.core.model import Headroom, PodUsage, Sample
+from cgpause.core.names import Names
 from cgpause.daemon import loop as loop_module
 from cgpause.daemon.distress import Distress
 from cgpause.daemon.intake import Intake
@@ -149,6 +150,15 @@ def take_in_containers(bench: Bench, tracked: TrackedPod, times: RefreshTimes) -
     intake.take_in(changes, Schedule(), None, 5 * S)
 
 
+def test_the_limit_of_a_pod_is_read_again_when_it_gets_a_container(tmp_path: Path, watch: Watch) -> None:
+    """After a reboot, the pod's name is known at once, and kubelet sets its limit after its cgroup appeared."""
+    bench = Bench(tmp_path, watch)
+    tracked = bench.tracked("b")
+    (bench.folders["b"] / "memory.max").write_text("4096\n")
+    take_in_containers(bench, tracked, RefreshTimes())
+    assert tracked.pod.memory_max_bytes == 4096
+
+
 def test_a_pod_without_a_name_is_looked_up_again_when_it_gets_a_container(tmp_path: Path, watch: Watch) -> None:
     """kubelet makes its log folder after its cgroup and before its sandbox."""
     bench, times = Bench(tmp_path, watch), RefreshTimes()
@@ -156,6 +166,6 @@ def test_a_pod_without_a_name_is_looked_up_again_when_it_gets_a_container(tmp_pa
     take_in_containers(bench, tracked, times)
     assert times.due_ns == 900 * S, "its name is known"
 
-    tracked.pod = replace(tracked.pod, name=None)
+    tracked.pod, bench.tree.names = replace(tracked.pod, name=None), Names({}, {})
     take_in_containers(bench, tracked, times)
     assert times.due_ns == 5 * S

@@ -67,6 +67,16 @@ def test_a_thousand_workloads_are_remembered_the_oldest_go_first() -> None:
     assert kinds.of_silent("default/new", 0.0) is Workload.STARTING
 
 
+def test_a_workload_that_is_met_again_is_not_the_first_to_go() -> None:
+    """Runs with names of their own (workflows, CI) would push out the services that were there first."""
+    kinds = Kinds({"default/web": True, "default/old": False})
+    for number in range(1500):
+        kinds.ended(f"default/run{number}")
+        kinds.listened("default/web")
+    assert kinds.known()["default/web"] is True
+    assert "default/old" not in kinds.known()
+
+
 def test_what_was_known_counts_again() -> None:
     kinds = Kinds({"default/web": True, "default/job": False, "default/slow": None})
     assert kinds.known() == {"default/web": True, "default/job": False, "default/slow": None}

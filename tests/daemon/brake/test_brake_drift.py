@@ -78,6 +78,15 @@ def test_whoever_keeps_writing_gets_it(brake: Brake, fake: FakeTree, caplog: pyt
     ]
 
 
+def test_an_upgrade_of_the_node_with_dozens_of_daemon_reloads_is_no_fight(brake: Brake, fake: FakeTree) -> None:
+    """systemd writes the original value again at each of them."""
+    apply(brake, 10)
+    for number in range(40):
+        (fake.kubepods / "memory.high").write_text("max\n")
+        assert brake.answer_drift((2 + 2 * number) * S)
+    assert (in_force(fake), brake.drifts, brake.surrenders) == (TRIPWIRE, 40, 0)
+
+
 def test_an_operators_resume_all_counts_as_drift(brake: Brake, fake: FakeTree) -> None:
     """After `cgpause resume --all`, a running daemon continues its work, as it does with pods."""
     apply(brake, 10)

@@ -459,13 +459,16 @@ def test_a_new_pod_is_asked_at_once_and_known_ones_in_turns(fake: FakeTree, tree
     assert len(asked.pods) == 20
 
 
-def test_a_pod_that_is_held_is_not_asked(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+def test_a_pod_that_is_paused_is_asked_once(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+    """It may have begun to listen since it was last asked; frozen, it cannot begin."""
     asked.answers[str(fake.add_pod("web"))] = False
     (tracked,) = tree.refresh(0)[0]
-    record = PauseRecord(Mechanism.FREEZE, Owner.DAEMON, "test", 0, None, CpuMax(None, 100_000), 0, None)
+    record = PauseRecord(Mechanism.FREEZE, Owner.DAEMON, "test", S, None, CpuMax(None, 100_000), 0, None)
     tracked.pod = replace(tracked.pod, paused=record)
+    tree.read_details(2 * S)
+    assert len(asked.pods) == 2, "at once, although it was asked less than 10 s ago"
     tree.read_details(100 * S)
-    assert len(asked.pods) == 1
+    assert len(asked.pods) == 2
     tracked.pod = replace(tracked.pod, paused=None)
     tree.read_details(101 * S)
-    assert len(asked.pods) == 2
+    assert len(asked.pods) == 3

@@ -53,6 +53,17 @@ def test_details_are_what_reclaim_can_take_back_and_what_running_containers_have
     assert details(tree) == {"web": (0, 1530)}
 
 
+def test_a_limit_that_was_raised_is_seen_once_the_pod_uses_more(fake: FakeTree, tree: PodTree) -> None:
+    """Otherwise the pod would seem to have no claim for up to a minute: it would grow, and others be paused for it."""
+    pod = fake.add_pod("web", current=500, memory_max="1000")
+    tree.refresh(0)
+    (pod / "memory.max").write_text("9000\n")
+    for current, seen in ((1000, 1000), (1001, 9000)):
+        (pod / "memory.current").write_text(f"{current}\n")
+        read_details(tree, S)
+        assert [tracked.pod.memory_max_bytes for tracked in tree.pods.values()] == [seen]
+
+
 def test_tmpfs_is_read_beside_page_cache(fake: FakeTree, tree: PodTree) -> None:
     pod = fake.add_pod("web")
     write_stats(pod, 4096, 0, 0, shmem=8192)
