@@ -36,7 +36,7 @@ class HowPaused(StrEnum):
     """The daemon's ways to pause a pod."""
 
     AUTO = "auto"
-    """Throttle first, then freeze batch."""
+    """Throttle first; freeze batch later, and any pod that grows all the same."""
     THROTTLE = "throttle"
     FREEZE = "freeze"
 
@@ -44,6 +44,11 @@ class HowPaused(StrEnum):
     def first(self) -> Mechanism:
         """The first mechanism of a pause; also the one of an operator's pause that names none."""
         return Mechanism.FREEZE if self is HowPaused.FREEZE else Mechanism.THROTTLE
+
+    @property
+    def freezes(self) -> bool:
+        """Whether the daemon may freeze a pod."""
+        return self is not HowPaused.THROTTLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,15 +286,16 @@ class PodRule:
     class_: PodClass | None = field(
         default=None,
         metadata=option(
-            "The class of these pods. Batch pods are paused before services, and for longer. auto, which is also the "
+            "The class of these pods. Batch pods are paused before services (by the reserve policy), and for longer. "
+            "auto, which is also the "
             "default, takes a pod for batch if no process in it listens on TCP (docs/configuration.md)."
         ),
     )
     priority: int | None = field(
         default=None,
         metadata=option(
-            "Of two pods, the one with the higher priority is paused later, regardless of class and size; 0 without a "
-            "rule.",
+            "Of two pods, the reserve policy pauses the one with the higher priority later, regardless of class and "
+            "size; 0 without a rule.",
             low=-1000,
             high=1000,
         ),
@@ -339,7 +345,8 @@ class Config:
         metadata=option(
             "How a pod is paused. throttle lowers its cpu.max, so that it runs very slowly and can answer a patient "
             "probe. freeze stops it completely (cgroup.freeze), so that the daemon cannot miss its SIGTERM. auto "
-            "throttles a pod and freezes it after 1.5 s if it is batch. `cgpause pause` takes auto for throttle."
+            "throttles a pod and freezes it after 1.5 s if it is batch, and any pod once it has grown by 1/3200 of the "
+            "memory. `cgpause pause` takes auto for throttle."
         ),
     )
     reserve: ReserveConfig = field(

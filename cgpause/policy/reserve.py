@@ -189,7 +189,7 @@ def step(
         left -= reserved
     throttle = config.throttle
     for usage in paused:
-        left -= leak_bytes(usage, of[usage.pod.cgroup], capacity, throttle.cpus)
+        left -= leak_bytes(usage, of[usage.pod.cgroup], capacity, throttle.cpus, freezes=config.mechanism.freezes)
     demands = [demand(usage, of[usage.pod.cgroup], peaks_of(usage.pod), terms) for usage in (*candidates, *paused)]
     demands.sort(key=_ORDER, reverse=True)
     spare = SPARE * (1 - terms.idle_share)
@@ -262,7 +262,7 @@ def _actions(grants: Grants, growths: Growths, capacity_bytes: int, config: Conf
         elif runs and place.stoppable:
             why = _EXCUSED + _FUTILE * is_futile if place.excused else why
             actions.append(Resume(pod, why))
-        elif not runs and outgrows(pod, growths.pods[pod.cgroup], capacity_bytes):
+        elif not runs and config.mechanism.freezes and outgrows(pod, growths.pods[pod.cgroup], capacity_bytes):
             grown = grown_bytes(growths.pods[pod.cgroup])
             actions.append(Freeze(pod, f"grew by {mib(grown)} although throttled", grew=True))
     # Resumes last: a pause makes the headroom that a resume takes.

@@ -196,9 +196,20 @@ def test_of_an_excused_pod_without_a_known_base_only_its_growth_is_reserved() ->
 # Actions
 
 
-@pytest.mark.parametrize(("grown", "froze"), [(512, False), (513, True)], ids=["little", "more"])
-def test_a_throttled_pod_that_goes_on_growing_is_frozen(grown: int, froze: bool) -> None:  # noqa: FBT001 - a table
-    node = Node(20).add("a", 300, claim=20, rate=300)
+@pytest.mark.parametrize(
+    ("how", "grown", "froze"),
+    [
+        pytest.param(HowPaused.AUTO, 512, False, id="little"),
+        pytest.param(HowPaused.AUTO, 513, True, id="more"),
+        pytest.param(HowPaused.THROTTLE, 100 << 10, False, id="the-operator-wants-no-freeze"),
+    ],
+)
+def test_a_throttled_pod_that_goes_on_growing_is_frozen(
+    how: HowPaused,
+    grown: int,
+    froze: bool,  # noqa: FBT001 - a table
+) -> None:
+    node = Node(20, replace(CONFIG, mechanism=how)).add("a", 300, claim=20, rate=300)
     node.add("b", 200, claim=50, rate=300, paused_s=1, known={"held_bytes": 200 * MIB - (grown << 10)})
     decision = node.decide()
     assert [type(action) for action in decision.actions] == ([Freeze] if froze else [])
