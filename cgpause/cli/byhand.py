@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 
 from cgpause.config.settings import Config
 from cgpause.core import durations
 from cgpause.core.clock import NS_PER_S, now_ns
-from cgpause.core.errors import PausedOtherwiseError, ProtectedError, printable
+from cgpause.core.errors import DamagedRecordError, PausedOtherwiseError, ProtectedError, printable
 from cgpause.core.model import Mechanism, Owner, PauseRecord, Result
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.systemd import original_from_systemd
@@ -82,6 +83,7 @@ def pause(
             )
         )
         return _describe_pause(record)
+    _refuse_broken(tracked.cgroup, record)
     if _only_ends_otherwise(record, request, mechanism):
         ends = ledger.set_end(tracked.cgroup, Owner.MANUAL, request.expires_ns)
         if ends is None:
@@ -89,6 +91,15 @@ def pause(
         note(make_event(present(), "extended", tracked.pod, request.reason, ends[1]))
         return f"stays paused ({record.mechanism}) by hand: {_new_end(ends[0], request)}"
     return _leave(record, request, mechanism)
+
+
+def _refuse_broken(cgroup: Cgroup, record: PauseRecord) -> None:
+    """Raise PausedOtherwiseError if another program has ended the pause: without a daemon, nobody restores it."""
+    if not ledger.is_in_force(cgroup, record):
+        raise PausedOtherwiseError(
+            f"its pause ({record.mechanism}) {record.owner.by} is not in force, for another program has written since; "
+            "cgpause resume it, then pause it again"
+        )
 
 
 def _only_ends_otherwise(record: PauseRecord, request: PauseRequest, mechanism: Mechanism | None) -> bool:
@@ -115,6 +126,7 @@ def _rehearse(cgroup: Cgroup, request: PauseRequest, mechanism: Mechanism | None
         planned, _ = plan_take_over(cgroup, existing, request, mechanism)
         how = "" if planned.mechanism is existing.mechanism else ", and frozen"  # a frozen pod is never throttled
         return f"would be taken over from the daemon{how}"
+    _refuse_broken(cgroup, existing)
     if _only_ends_otherwise(existing, request, mechanism):
         return f"would stay paused ({existing.mechanism}) by hand: {_new_end(existing, request)}"
     return _leave(existing, request, mechanism)
@@ -137,6 +149,9 @@ def resume(tracked: TrackedPod, note: Note, *, command: str, dry_run: bool = Fal
     """
     if dry_run:
         return "would be resumed" if ledger.read_record(tracked.cgroup) else "is not paused"
+    with suppress(DamagedRecordError):
+        if ledger.read_record(tracked.cgroup) is None:
+            return describe_resume(None)  # no error for any user, because nothing is written
     resumed = ledger.resume(tracked.cgroup, second_source=original_from_systemd)
     if resumed is not None:
         note(resumed_event(present(), tracked.pod, resumed, f"{command} by {user()}", Result.OPERATOR))

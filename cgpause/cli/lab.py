@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from cgpause.cli.context import Globals
-from cgpause.cli.exits import exits, seconds
+from cgpause.cli.exits import exits, fail, seconds
 from cgpause.cli.usage import Command, Format, Group, JsonOutput, Output
+from cgpause.core.errors import printable
+from cgpause.core.exit_codes import Exit
 from cgpause.core.model import Policy
 from cgpause.offline.simulate import Arm
 
@@ -112,8 +114,8 @@ def record(
             "--max-size",
             metavar="MIB",
             min=1,
-            max=65536,
-            help="Room for it, in MiB (default: 64); then the oldest quarter goes.",
+            max=128,
+            help="Room for it, in MiB (default: 64, at most 128); then the oldest quarter goes.",
             show_default=False,
         ),
     ] = 64,
@@ -127,6 +129,8 @@ def record(
 
     given: Globals = context.obj
     for_s, interval_s = seconds(duration, "--for"), seconds(interval, "--interval")
+    if interval_s is not None and interval_s > 86400:
+        fail(f"--interval {printable(interval or '')}: longer than a day", Exit.USAGE)
     with exits():
         for line in command.record(
             given.root(),

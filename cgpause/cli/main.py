@@ -18,7 +18,7 @@ from cgpause import __version__
 from cgpause.cli import lab
 from cgpause.cli.completion import AnyPod, OnePod, PausablePods, PausedPods, Pods, offer_namespaces
 from cgpause.cli.context import Globals
-from cgpause.cli.exits import exits, fail, seconds
+from cgpause.cli.exits import exits, fail, said, seconds
 from cgpause.cli.stream import Stream
 from cgpause.cli.usage import Command, Format, Group, JsonOutput, Output
 from cgpause.core.errors import printable
@@ -138,7 +138,10 @@ def status(context: typer.Context, refs: Pods = None, output: Output = None) -> 
 
     given: Globals = context.obj
     with exits():
-        print_status(read_chosen(given, refs), output)
+        shown, failed = read_chosen(given, refs)
+    print_status(shown, output)
+    if failed:
+        fail("\n".join(map(said, failed)), Exit.NO_SUCH_POD)
 
 
 @_command(_SEE, "cgpause top")

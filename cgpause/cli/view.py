@@ -7,7 +7,7 @@ from typing import Any
 
 from cgpause.cli.context import Globals
 from cgpause.core.clock import now_ns
-from cgpause.core.errors import CgpauseError, CgroupGoneError
+from cgpause.core.errors import CgpauseError, CgroupGoneError, PodLookupError
 from cgpause.core.lookup import find_pods
 from cgpause.core.model import CgroupId, Headroom, PauseRecord, Pressure
 from cgpause.core.parse import parse_cpu_max, parse_cpu_stat, parse_number
@@ -22,19 +22,28 @@ from cgpause.pods.tree import PodTree
 SCHEMA = 1
 
 
-def read_chosen(given: Globals, refs: Sequence[str] | None) -> dict[str, Any]:
+def read_chosen(given: Globals, refs: Sequence[str] | None) -> tuple[dict[str, Any], list[PodLookupError]]:
     """Return the status as `read_status` does, with the pods that `refs` and --namespace choose.
 
+    With it come the errors of the references that no pod matches.
+
     Raises:
-        CgpauseError: the configuration or the tree cannot be read, or no pod matches a reference.
+        CgpauseError: the configuration or the tree cannot be read, or no pod matches any reference.
     """
     with given.tree(given.config()) as tree, Sampler(tree) as sampler:
         pods = [tracked.pod for tracked in tree.pods.values()]
-        if refs:
-            chosen = [pod for ref in refs for pod in find_pods(ref, pods, tree.root, given.namespace)]
-        else:
-            chosen = [pod for pod in pods if given.namespace in (None, pod.namespace)]
-        return read_status(tree, sampler, {pod.cgroup for pod in chosen})
+        if not refs:
+            chosen = {pod.cgroup for pod in pods if given.namespace in (None, pod.namespace)}
+            return read_status(tree, sampler, chosen), []
+        chosen, failed = set(), []
+        for ref in refs:
+            try:
+                chosen.update(pod.cgroup for pod in find_pods(ref, pods, tree.root, given.namespace))
+            except PodLookupError as e:
+                failed.append(e)
+        if not chosen:
+            raise failed[0]
+        return read_status(tree, sampler, chosen), failed
 
 
 def read_status(tree: PodTree, sampler: Sampler, only: Container[CgroupId] | None = None) -> dict[str, Any]:

@@ -160,17 +160,17 @@ def select(
         known = [Known(uid, label) for uid, label in {pause.uid: pause.pod for pause in chosen}.items()]
         uids = {known[place].uid for place in matching(ref, known)}
         if not uids:
-            raise PodLookupError(_no_such_pod(ref, known))
+            raise PodLookupError(_no_such_pod(ref, known, namespace))
         chosen = [pause for pause in chosen if pause.uid in uids]
     if since is not None:
         chosen = [p for p in chosen if p.state is PauseState.ACTIVE or max(p.seen, p.end or 0) >= since]
     return chosen
 
 
-def _no_such_pod(ref: str, known: Sequence[Known]) -> str:
+def _no_such_pod(ref: str, known: Sequence[Known], namespace: str | None) -> str:
     message = f"the history has no pause of {ref!r}"
     if not known:
-        return f"{message}: it has none of any pod"
+        return f"{message}: it has none of any pod" + ("" if namespace is None else f" of namespace {namespace!r}")
     hint = nearest(ref, known) or "give namespace/name, name, UID or its begin"
     return f"{message}; {hint} (cgpause history lists them)"
 

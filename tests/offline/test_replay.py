@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.simpods import service, worker
@@ -12,11 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpause.config.settings import Config, HowPaused, WatermarkConfig
-from cgpause.core.model import CgroupId, Headroom, Owner, Pod, PodUsage, Policy, QosClass, Sample
+from cgpause.core.model import (
+    Action,
+    CgroupId,
+    Freeze,
+    Headroom,
+    Owner,
+    Pod,
+    PodUsage,
+    Policy,
+    QosClass,
+    Sample,
+)
 from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import SimPod
 from cgpause.offline.trace.estimate import Track, estimate
-from cgpause.offline.trace.keeper import Hold
+from cgpause.offline.trace.keeper import Hold, Keeper
 from cgpause.offline.trace.replay import replay
 from cgpause.policy.decide import Decision, State
 from cgpause.telemetry.trace.encode import Encoder
@@ -270,9 +282,17 @@ def test_containers_that_change_end_a_hold(tmp_path: Path) -> None:
     assert [hold.pod for hold in ended] == ["default/p2"]
 
 
-def test_growth_that_the_record_has_is_no_reason_to_freeze(tmp_path: Path) -> None:
+def test_growth_that_the_record_has_is_no_reason_to_freeze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config()
+    done: list[Action] = []
+    apply = Keeper.apply
+
+    def noted(keeper: Keeper, actions: Sequence[Action], *rest: Any) -> None:  # noqa: ANN401 - passed on
+        done.extend(actions)
+        apply(keeper, actions, *rest)
+
+    monkeypatch.setattr(Keeper, "apply", noted)
     trace = saved(tmp_path / "x", [moment(t / 4, {ONE: 450 + 9 * t, TWO: 400 + 9 * t}) for t in range(16)])
 
     assert replay(trace, config).holds
-    assert not any(hold.frozen for hold in replay(trace, config).holds)
+    assert not any(isinstance(action, Freeze) and action.grew for action in done)

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cgpause.cli.top.parts import clock, growth, line, millicores, milliseconds, shorten, size, time_left
+from cgpause.cli.top.parts import growth, line, millicores, milliseconds, shorten, size, time_left, when
 from cgpause.cli.top.table import STATE_STYLES, state_text
 from cgpause.cli.top.values import NodeView, PodDetail, SeenEvent, SeenPod
 from cgpause.core import cpu_units, durations
@@ -58,7 +58,7 @@ def events(shown: Sequence[SeenEvent], snapshot: NodeView, width: int, *, of_one
     if not shown:
         return Text(f"  {'none yet' if snapshot.events else snapshot.no_events}", "dim")
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-    table.add_column(width=10, no_wrap=True, style="dim", justify="right")
+    table.add_column(width=11, no_wrap=True, style="dim", justify="right")
     table.add_column(width=max(len(event.what) for event in shown), no_wrap=True)
     if not of_one:
         longest = max(len(event.pod) for event in shown)
@@ -68,7 +68,7 @@ def events(shown: Sequence[SeenEvent], snapshot: NodeView, width: int, *, of_one
         held = "" if event.paused_s is None else f"after {durations.shown(event.paused_s)}: "
         pod = [] if of_one else [shorten(event.pod, max(width // 3, 1))]
         what = line((event.what, _EVENT_STYLES.get(event.what, "")))
-        at = clock(event.at, snapshot.utc_offset_s)
+        at = when(event.at, snapshot.at, snapshot.utc_offset_s)
         table.add_row(at, what, *pod, line(held, event.reason))
     return table
 
@@ -96,7 +96,8 @@ def _facts(pod: SeenPod, snapshot: NodeView, detail: PodDetail | None) -> list[_
     what, more = state_text(pod, snapshot)
     facts: list[_Fact] = [("state", f"{what}: {more}" if more else what, STATE_STYLES[pod.state])]
     if pod.paused is not None:
-        since = clock(snapshot.at - (snapshot.at_ns - pod.paused.since_ns) / NS_PER_S, snapshot.utc_offset_s)
+        at = snapshot.at - (snapshot.at_ns - pod.paused.since_ns) / NS_PER_S
+        since = when(at, snapshot.at, snapshot.utc_offset_s)
         facts.append(("state", f"since {since}{_record(pod.paused)}", "paused"))
     # Under reserve, the numbers below are the reason. A running daemon's own decision is in record and history; another
     # opinion beside it would confuse.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -89,8 +90,19 @@ def time_left(amount: float, rate: float | None) -> str:
 
 def clock(at: float, utc_offset_s: int) -> str:
     """Return the time of day of a Unix time, as HH:MM:SS."""
-    seconds = int(at + utc_offset_s) % 86400
-    return f"{seconds // 3600:02}:{seconds % 3600 // 60:02}:{seconds % 60:02}"
+    return f"{datetime.fromtimestamp(at, _zone(utc_offset_s)):%H:%M:%S}"
+
+
+def when(at: float, now: float, utc_offset_s: int) -> str:
+    """Return a Unix time as HH:MM:SS if it is of the same day as `now`, else as month, day, HH:MM."""
+    zone = _zone(utc_offset_s)
+    day = datetime.fromtimestamp(at, zone)
+    is_today = day.date() == datetime.fromtimestamp(now, zone).date()
+    return f"{day:%H:%M:%S}" if is_today else f"{day:%m-%d %H:%M}"
+
+
+def _zone(utc_offset_s: int) -> timezone:
+    return timezone(timedelta(seconds=utc_offset_s))
 
 
 def shorten(label: str, width: int) -> str:

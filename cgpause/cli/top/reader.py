@@ -28,7 +28,7 @@ from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.find_daemon import DaemonState, RunningDaemon, find_daemon
 from cgpause.kernel.psi import read_node_pressure, read_pressure
 from cgpause.ledger import high
-from cgpause.ledger.ledger import read_record
+from cgpause.ledger.ledger import is_in_force, read_record
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tracked import TrackedPod, count_oom_kills
 from cgpause.pods.tree import PodTree
@@ -87,6 +87,8 @@ class Reader:
         self._moments: deque[GraphPoint] = deque(maxlen=_MOMENTS)
         self._pressure: tuple[int, Pressure] | None = None
         self._judged: tuple[Sample, dict[CgroupId, Verdict]] | None = None
+        self._broken: set[CgroupId] = set()
+        """Paused pods whose pause is not in force, because another program has written since."""
         self._daemon = RunningDaemon(DaemonState.UNKNOWN)
         self._host = printable(os.uname().nodename)
         self._walk_at_ns = self._facts_at_ns = self._daemon_at_ns = 0
@@ -198,6 +200,7 @@ class Reader:
         return trouble
 
     def _read_records(self) -> None:
+        self._broken.clear()
         for tracked in self.tree.pods.values():
             try:
                 record = read_record(tracked.cgroup)
@@ -208,6 +211,9 @@ class Reader:
                 continue
             if record != tracked.pod.paused:
                 tracked.pod = replace(tracked.pod, paused=record)
+            with suppress(CgpauseError):
+                if record is not None and not is_in_force(tracked.cgroup, record):
+                    self._broken.add(tracked.pod.cgroup)
 
     def _add_moment(self, at_ns: int, sample: Sample | None, pressure: Pressure | None) -> None:
         at_s = at_ns / NS_PER_S
@@ -264,7 +270,9 @@ class Reader:
         error = tracked.trouble
         if verdict is None and error is None and at_ns is not None:
             error = "its memory.current cannot be read"
-        if pod.paused is not None:
+        if pod.cgroup in self._broken:
+            state, error = PodState.ERROR, "its pause is not in force: another program has written since; resume it"
+        elif pod.paused is not None:
             state = PodState.PAUSED
         elif error is not None:
             state = PodState.ERROR

@@ -66,7 +66,7 @@ _NICE_TO_HAVE = 4
 """Highest rank of a column that gives way to a whole name and a legible state."""
 _COLUMNS = (
     _Column("QOS", 3, 5, lambda pod: _SHORT_QOS[pod.qos], left=True),
-    _Column("CLASS", 7, 0, lambda pod: pod.workload, left=True),
+    _Column("CLASS", 8, 0, lambda pod: pod.workload, left=True),
     _Column(
         *("MEMORY", 6, 9),
         lambda pod: "?" if pod.current_bytes is None else size(pod.current_bytes),
@@ -90,7 +90,7 @@ _COLUMNS = (
 def state_text(pod: SeenPod, snapshot: NodeView) -> tuple[str, str]:
     """Return a pod's state in a few words, and its details: reason, times, protection or error."""
     record, state = pod.paused, state_words(pod)
-    if record is not None:
+    if record is not None and pod.state is not PodState.ERROR:
         paused_s = (snapshot.at_ns - record.since_ns) / NS_PER_S
         return f"{state} {durations.shown(paused_s)}", _why_paused(record, snapshot.at_ns)
     match pod.state:

@@ -130,15 +130,15 @@ def shown_pods(snapshot: NodeView, ui: Ui) -> list[SeenPod]:
     return pods
 
 
-def _by_need(pod: SeenPod) -> tuple[float, int]:
+def _by_need(pod: SeenPod) -> tuple[float, float]:
     if pod.place is None:
         # A pod paused by hand has no known demand; it comes first, where its operator looks for it. Under watermark no
         # pod has a demand: the others follow by rank.
-        return (-math.inf, 0) if pod.paused is not None else (0.0, 0 if pod.rank is None else pod.rank)
+        return (-math.inf, 0) if pod.paused is not None else (0.0, math.inf if pod.rank is None else pod.rank)
     return -pod.need, 0
 
 
-_ORDERS: dict[Sort, Callable[[SeenPod], tuple[float, int]]] = {
+_ORDERS: dict[Sort, Callable[[SeenPod], tuple[float, float]]] = {
     Sort.NEED: _by_need,
     Sort.MEMORY: lambda pod: (-(pod.current_bytes or 0), 0),
     Sort.CPU: lambda pod: (-(pod.cpu_millicores or 0), 0),

@@ -39,7 +39,7 @@ class GroupOutcome:
     longest_pause_s: float
     probes_missed: int
     missed_in_a_row: int
-    """Longest pause."""
+    """Most probes that one pod missed in a row."""
     longest_silence_s: float | None
     """Longest time paused or without a running container; None for jobs, which have no probes."""
     late: int | None

@@ -41,10 +41,9 @@ class Hold:
     end_s: float | None
     """End of the pause; None: it lasts to the end of the record."""
     mechanism: Mechanism
+    """Mechanism at its end."""
     reason: str
     end_reason: str | None
-    frozen: bool
-    """Whether the pod was frozen because it grew although throttled."""
 
 
 @dataclass(slots=True)
@@ -53,11 +52,9 @@ class SimulatedPause:
 
     pod: Pod
     start_s: float
-    mechanism: Mechanism
     record: PauseRecord
     reason: str
     bytes_then: int
-    frozen: bool = False
     distress: str | None = None
 
 
@@ -89,10 +86,9 @@ class Keeper:
             match action:
                 case Pause(pod=pod, mechanism=mechanism, reason=reason):
                     record = pause_seen(mechanism, Owner.DAEMON, at_ns, reason)
-                    self.held[key] = SimulatedPause(pod, at_s, mechanism, record, reason, current[key])
-                case Freeze(grew=grew):
+                    self.held[key] = SimulatedPause(pod, at_s, record, reason, current[key])
+                case Freeze():
                     held = self.held[key]
-                    held.frozen = held.frozen or grew
                     held.record = replace(held.record, mechanism=Mechanism.FREEZE)
                 case Resume(reason=reason):
                     self.end(key, at_s, reason)
@@ -131,9 +127,8 @@ class Keeper:
         """End the pause of a pod."""
         held = self.held.pop(key, None)
         if held is not None:
-            self.holds.append(
-                Hold(held.pod.label, held.start_s, at_s, held.mechanism, held.reason, reason, held.frozen)
-            )
+            mechanism = held.record.mechanism
+            self.holds.append(Hold(held.pod.label, held.start_s, at_s, mechanism, held.reason, reason))
 
     def end_all(self, at_s: float | None, reason: str | None) -> None:
         """End all pauses."""

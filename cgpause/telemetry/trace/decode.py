@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from cgpause.core.errors import printable
 from cgpause.core.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodUsage, QosClass, Sample, Workload
+from cgpause.core.names import controller
 from cgpause.telemetry.trace.values import SCHEMA, Header, TracedSample, pause_seen
 
 E = TypeVar("E", QosClass, Workload, Mechanism, Owner)
@@ -114,12 +115,15 @@ class Decoder:
             paused = pause_seen(mechanism, owner, _checked(found[2], "paused", _MOST // 1000) * 1000)
         named = values.get("name") is not None
         uid = _text(values, "uid")
+        namespace = _text(values, "namespace") if named else None
+        name = _text(values, "name") if named else None
         pod = Pod(
             cgroup=CgroupId(f"{qos.lower()}/{uid}", _whole(values, "inode", 1 << 64)),
             uid=uid,
             qos=qos,
-            namespace=_text(values, "namespace") if named else None,
-            name=_text(values, "name") if named else None,
+            namespace=namespace,
+            name=name,
+            controller=None if namespace is None or name is None else controller(namespace, name),
             memory_max_bytes=_whole(values, "max") if values.get("max") is not None else None,
             protected=_text(values, "protected") if values.get("protected") is not None else None,
             settled_at_ns=_whole(values, "settled", _MOST // 1000) * 1000 if "settled" in values else 0,

@@ -89,6 +89,27 @@ def test_pausing_for_a_time_sets_a_new_end_of_a_pause_by_hand(
     assert cpu_max(web) == THROTTLED
 
 
+@pytest.mark.parametrize("options", [[], ["--for", "10m"], ["--dry-run"]], ids=" ".join)
+@pytest.mark.parametrize("mechanism", Mechanism)
+def test_a_pause_that_another_program_has_ended_is_no_pause(
+    tree: FakeTree, options: list[str], mechanism: Mechanism
+) -> None:
+    web = tree.add_pod("web", cpu_max="50000 100000")
+    run(tree, "pause", "web", "--mechanism", mechanism)
+    file, value = ("cpu.max", "max 100000") if mechanism is Mechanism.THROTTLE else ("cgroup.freeze", "0")
+    (web / file).write_text(f"{value}\n")
+    before = snapshot(tree.root)
+
+    refused = run(tree, "pause", "web", *options)
+
+    assert (refused.exit_code, refused.stdout) == (5, "")
+    assert refused.stderr == (
+        f"cgpause: default/web: its pause ({mechanism}) by hand is not in force, for another program has written "
+        "since; cgpause resume it, then pause it again\n"
+    )
+    assert snapshot(tree.root) == before
+
+
 def test_a_new_end_is_an_event_of_the_same_pause(tree: FakeTree) -> None:
     tree.add_pod("web")
     state = ["--state-dir", str(tree.folder)]
@@ -286,6 +307,10 @@ def test_several_references_are_all_tried(bad: int, tree: FakeTree) -> None:
     assert [cpu_max(pod) == THROTTLED for pod in pods] == [n != bad for n in range(3)]
     assert run(tree, "resume", *refs).exit_code == 3
     assert [cpu_max(pod) for pod in pods] == ["max 100000"] * 3
+    shown = run(tree, "status", *refs)
+    assert shown.exit_code == 3
+    assert [f"default/pod-{n}" in shown.stdout for n in range(3)] == [n != bad for n in range(3)]
+    assert shown.stderr.startswith("cgpause: no pod 'nobody'")
 
 
 @pytest.mark.parametrize(

@@ -316,6 +316,17 @@ def test_no_descriptor_is_left(tree: FakeTree) -> None:
     assert set(os.listdir("/proc/self/fd")) == before
 
 
+def test_a_pause_that_another_program_has_ended_is_an_error(tree: FakeTree, reader: Reader) -> None:
+    web = tree.add_pod("web")
+    pause_pod(tree.root, web, Owner.MANUAL)
+    (web / "cpu.max").write_text("max 100000\n")
+    pod = named(reader.read(10 * S), "web")
+    assert (pod.state, pod.error) == (
+        PodState.ERROR,
+        "its pause is not in force: another program has written since; resume it",
+    )
+
+
 def test_a_frozen_pod_and_a_throttled_one_are_paused_alike(tree: FakeTree, reader: Reader) -> None:
     web = tree.add_pod("web")
     pause_pod(tree.root, web, Owner.DAEMON)
