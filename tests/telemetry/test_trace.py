@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from cgpause.config.settings import Config
 from cgpause.core.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodUsage, Policy, QosClass, Sample, Workload
+from cgpause.core.names import controller
 from cgpause.offline.trace.estimate import estimate
 from cgpause.offline.trace.replay import replay
 from cgpause.telemetry.trace.decode import Decoder
@@ -60,7 +61,7 @@ def pod_id(pod: Pod) -> CgroupId:
 def as_read(moment: TracedSample) -> TracedSample:
     """Return a moment as a trace stores it: pods by QoS class and UID, CPU time in the facts, times in µs."""
     sample = moment.sample
-    pods = tuple(PodUsage(amount, replace(pod, cgroup=pod_id(pod), cpu_usage_usec=None)) for amount, pod in sample.pods)
+    pods = tuple(PodUsage(amount, pod_as_read(pod)) for amount, pod in sample.pods)
     named = {pod.cgroup: pod_id(pod) for _, pod in sample.pods}
     return replace(
         moment,
@@ -70,6 +71,11 @@ def as_read(moment: TracedSample) -> TracedSample:
         time_s=0.0,
         begins=False,
     )
+
+
+def pod_as_read(pod: Pod) -> Pod:
+    workload = None if pod.namespace is None or pod.name is None else controller(pod.namespace, pod.name)
+    return replace(pod, cgroup=pod_id(pod), cpu_usage_usec=None, controller=workload)
 
 
 times = st.integers(0, 10**12).map(lambda us: us * 1000)

@@ -170,8 +170,17 @@ def test_a_broken_configuration_keeps_no_pod_paused(reader: Reader, tree: FakeTr
 @pytest.mark.parametrize("kind", [KernelLockError, KernelWriteError])
 @pytest.mark.parametrize("deed", Deed)
 def test_without_the_right_to_do_it_the_way_to_it_is_said(
-    deed: Deed, kind: type[KernelLockError | KernelWriteError], number: int, reader: Reader, monkeypatch: Patch
+    deed: Deed,
+    kind: type[KernelLockError | KernelWriteError],
+    number: int,
+    reader: Reader,
+    tree: FakeTree,
+    web: Path,
+    monkeypatch: Patch,
 ) -> None:
+    if deed is Deed.RESUME:
+        pause_pod(tree.root, web, Owner.DAEMON)
+
     def refuse(*_: object, **__: object) -> None:
         raise kind("/sys/fs/cgroup/x", OSError(number, ""))
 
