@@ -330,3 +330,18 @@ def test_newcomers_begin_one_after_the_other_also_where_they_take_their_time() -
 def test_the_only_pod_that_wants_memory_is_never_paused_for_it(paused_s: float | None) -> None:
     node = Node(free=14).add("a", 94, claim=6, rate=100, paused_s=paused_s)
     assert node.does() == ({} if paused_s is None else {"a": "resume"})
+
+
+@pytest.mark.parametrize(
+    ("free", "used", "paused"),
+    [
+        pytest.param(200, (300, 250, 250), {}, id="one-gibibyte-of-slack"),
+        pytest.param(70, (330, 310, 290), {"b": "pause", "c": "pause"}, id="no-slack-left"),
+    ],
+)
+def test_the_example_of_the_documentation(free: int, used: tuple[int, ...], paused: dict[str, str]) -> None:
+    """docs/policies.md has it with a tenth of the node; 10 MiB here are 0.1 GiB there."""
+    node = Node(free)
+    for name, amount in zip("abc", used, strict=True):
+        node.add(name, amount, claim=400 - amount, rate=20)
+    assert node.does() == paused
