@@ -192,8 +192,8 @@ def log_outcomes(outcomes: list[Restored]) -> int:
 
 
 @contextmanager
-def alone(root: str) -> Iterator[None]:
-    """Lock the tree against other daemons while the context is open.
+def alone(root: str) -> Iterator[bool]:
+    """Lock the tree against other daemons while the context is open; yield whether the own daemon is still there.
 
     A daemon in the caller's own cgroup (unit or container) does not count: it hangs, or is about to be stopped.
 
@@ -201,14 +201,16 @@ def alone(root: str) -> Iterator[None]:
         AtWorkError: another daemon is at work on the tree.
     """
     with Cgroup(root, "") as top:
+        is_there = False
         try:
             top.lock_for_daemon()
         except AtWorkError:
+            is_there = True
             holder = find_daemon(root).pid
             if holder is None or _cgroup_of(holder) != _cgroup_of(os.getpid()):
                 raise
         try:
-            yield
+            yield is_there
         finally:
             top.unlock_for_daemon()
 
@@ -232,7 +234,7 @@ def main(argv: list[str] | None = None) -> int:
         root = options.cgroup_root or find_cgroup_root()
         if not os.path.isdir(root):
             raise HostError(f"--cgroup-root {printable(root)}: no such directory")
-        with alone(root) if daemon_only else nullcontext():
+        with alone(root) if daemon_only else nullcontext(enter_result=False) as stops:
             outcomes = resume_all(root, owner=Owner.DAEMON if daemon_only else None)
     except AtWorkError as e:
         log.warning("nothing is resumed %s", fields(reason=e))
@@ -245,7 +247,8 @@ def main(argv: list[str] | None = None) -> int:
         return Exit.NOT_RESTORED
     reason, result = "everything is resumed", Result.OPERATOR
     if daemon_only:
-        reason, result = "cgpause had ended without", Result.CRASHED
+        crashed = "cgpause had ended without", Result.CRASHED
+        reason, result = ("cgpause stops", Result.STOPPED) if stops else crashed
     # Names and history come last: failures must be logged even if a disk hangs.
     failed = log_outcomes(outcomes)
     names = read_names(options.log_dir).pods if outcomes else {}

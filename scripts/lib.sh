@@ -2,6 +2,7 @@
 # Functions of the other scripts: progress lines, Debian packages, the virtual environment.
 # Scripts source this file after `set -euo pipefail`.
 
+umask 022 # what is built here, others must be able to read
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # Debian packages for scripts/vm, and for the build of the C programs that run in the VM.
 VM_PACKAGES=(debian-archive-keyring e2fsprogs mmdebstrap openssh-client qemu-system-x86 util-linux)
@@ -99,6 +100,16 @@ tools_or_exit() {
     done
     if ((${#missing[@]})); then
         say "this is not a Debian system (no apt-get); these commands are needed and missing: ${missing[*]}"
+        exit 1
+    fi
+}
+
+# vm_host_or_exit: exit if this host cannot make the VM's image, which takes packages from the host's own Debian mirror.
+vm_host_or_exit() {
+    local id
+    id=$(sed -n 's/^ID=//p' /etc/os-release | tr -d '"')
+    if [[ $id != debian || $(uname -m) != x86_64 ]]; then
+        say "the VM is made from Debian's packages for x86-64, on Debian; this host is ${id:-unknown} on $(uname -m)"
         exit 1
     fi
 }

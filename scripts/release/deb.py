@@ -95,8 +95,8 @@ def build_package(folder: Path, wheel: Path, cache: Path, repo: Path = REPO) -> 
         _write_documents(root, repo, version, licenses, epoch)
         _write_control(root, version)
         for path in (root, *root.rglob("*")):
-            if path.is_dir() and not path.is_symlink():
-                path.chmod(0o755)  # independent of the umask and of a temporary folder's mode
+            if not path.is_symlink():  # independent of the umask and of a temporary folder's mode
+                path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
         package = folder / f"cgpause_{version}_all.deb"
         folder.mkdir(parents=True, exist_ok=True)
         run_tool(

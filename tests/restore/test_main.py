@@ -114,7 +114,9 @@ def test_daemon_only_leaves_what_another_daemon_at_work_holds(
     assert high.XATTR not in os.listxattr(tree.kubepods)
 
 
-def test_daemon_only_resumes_what_the_daemon_of_its_own_unit_holds(tree: FakeTree) -> None:
+def test_daemon_only_resumes_what_the_daemon_of_its_own_unit_holds(
+    tree: FakeTree, capsys: pytest.CaptureFixture[str]
+) -> None:
     """This helps a preStop hook if the daemon hangs, and ExecStopPost= if a hanging disk keeps the daemon alive."""
     pause_pod(tree.root, tree.add_pod("web"))
 
@@ -122,6 +124,7 @@ def test_daemon_only_resumes_what_the_daemon_of_its_own_unit_holds(tree: FakeTre
         assert restore.main(["--cgroup-root", str(tree.root), "--daemon-only"]) == 0
 
     assert records_left(tree.root) == []
+    assert 'reason="cgpause stops"' in capsys.readouterr().err, "it did not crash"
 
 
 def test_no_daemon_begins_to_pause_what_is_being_resumed(tree: FakeTree, monkeypatch: Patch) -> None:

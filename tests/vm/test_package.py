@@ -293,6 +293,7 @@ def test_removal_resumes_everybody_and_keeps_configuration_and_history(calm: Nod
     assert (STATE / "history.jsonl").exists()
     kept = {str(CONFIG), str(CONFIG.parent), str(STATE), str(WANTED), str(METRICS_WANTED)}
     assert {path for path in files() - before if not path.startswith((f"{STATE}/", "/var/lib/systemd/"))} == kept
+    assert "removed, but not purged" in run(REPO / "scripts/install", status=1), "a later purge would take both"
 
 
 def test_purge_leaves_nothing(before: set[str], node: Node) -> None:
