@@ -248,7 +248,9 @@ def main(argv: list[str] | None = None) -> int:
     reason, result = "everything is resumed", Result.OPERATOR
     if daemon_only:
         crashed = "cgpause had ended without", Result.CRASHED
-        reason, result = ("cgpause stops", Result.STOPPED) if stops else crashed
+        # systemd tells ExecStopPost= how the daemon ended; one that hung can still be there.
+        is_well = stops and os.environ.get("SERVICE_RESULT", "success") == "success"
+        reason, result = ("cgpause stops", Result.STOPPED) if is_well else crashed
     # Names and history come last: failures must be logged even if a disk hangs.
     failed = log_outcomes(outcomes)
     names = read_names(options.log_dir).pods if outcomes else {}

@@ -59,8 +59,8 @@ class ReserveConfig:
         default=False,
         metadata=option(
             "If all pods that may be paused are paused, and even the first pod has no headroom left, kill the "
-            "containers of the pod that loses least: lowest priority first, then batch before services, then least CPU time used. kubelet "
-            "restarts them."
+            "containers of the pod that loses least: lowest priority first, then batch before services, then least "
+            "CPU time used. kubelet restarts them."
         ),
     )
 

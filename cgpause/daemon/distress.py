@@ -23,7 +23,7 @@ _YOUNG_NS = 300 * NS_PER_S
 """Time from a start, or from the daemon's, in which refused connections count as probes of a service that does not
 listen yet. Kubernetes' documentation gives slow starters that long (a startup probe with 30 tries, 10 s apart)."""
 _REFUSED_NS = 5 * NS_PER_S
-"""Interval of looks for refused connections; kubelet probes every 10 s and gives up after three failures."""
+"""Interval of looks for refused connections in pods that were there when the daemon started: they can be many."""
 _GRACE_NS = 30 * NS_PER_S
 """Kubernetes' default time for a pod to terminate (terminationGracePeriodSeconds)."""
 
@@ -111,10 +111,13 @@ class Distress:
 
     def _is_refusing(self, tracked: TrackedPod, since_ns: int, at_ns: int) -> bool:
         """Return True if connections to a young pod were refused during its pause: it may become a service."""
-        seen = tracked.seen_since(since_ns)
-        if at_ns < seen.look_at_ns or at_ns - max(tracked.kind.started_ns, tracked.kind.seen_ns) > _YOUNG_NS:
+        seen, kind = tracked.seen_since(since_ns), tracked.kind
+        if kind.listens or at_ns < seen.look_at_ns or at_ns - max(kind.started_ns, kind.seen_ns) > _YOUNG_NS:
             return False
-        seen.look_at_ns = at_ns + _REFUSED_NS
+        if not kind.started_ns:
+            if self._tree.kinds.is_batch(tracked.pod.controller):
+                return False
+            seen.look_at_ns = at_ns + _REFUSED_NS
         before, seen.refused = seen.refused, refused_connections(tracked.cgroup)
         refused = seen.refused
         return None not in (before, refused) and refused != before

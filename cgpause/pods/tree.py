@@ -17,7 +17,7 @@ from cgpause.config.settings import Config, PodClass
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, CgroupGoneError
 from cgpause.core.kubepods import CgroupDriver
-from cgpause.core.model import CgroupId, OwnWord, PauseRecord, Pod, Workload
+from cgpause.core.model import CgroupId, Mechanism, OwnWord, PauseRecord, Pod, Workload
 from cgpause.core.names import Names, controller
 from cgpause.core.parse import parse_cpu_usage, parse_limit
 from cgpause.kernel.cgroupfs import Cgroup
@@ -219,11 +219,15 @@ class PodTree:
             tracked.pod = replace(tracked.pod, unmade=False)
         tracked.kind.word_asked = False
         self._ask_word(tracked)
+        self._may_listen(tracked, at_ns)
+
+    def _may_listen(self, tracked: TrackedPod, at_ns: int) -> None:
+        """Classify a pod by what is known of its workload, as one that starts."""
         if tracked.kind.listens:
             return
         tracked.kind.starting = not self.kinds.is_silent(tracked.pod.controller)
         tracked.kind.listens = None if tracked.kind.starting else False
-        tracked.kind.ask_at_ns = at_ns + int(STARTING_S * NS_PER_S)
+        tracked.kind.ask_at_ns = tracked.kind.started_ns + int(STARTING_S * NS_PER_S)
         self._classify(tracked, at_ns)
 
     def _classify(self, tracked: TrackedPod, at_ns: int) -> None:
@@ -263,11 +267,12 @@ class PodTree:
                 return
         except CgpauseError:
             return
-        tracked.kind.was_silent = False
         self.kinds.forget(controller)
         for one in self.pods.values():
-            if one.pod.controller == controller and one.kind.asked_ns < one.kind.started_ns:
-                self.starts(one, one.kind.started_ns)
+            if one.pod.controller == controller:
+                one.kind.was_silent = False
+                if one.kind.started_ns and one.ran_s(at_ns) < STARTING_S:
+                    self._may_listen(one, at_ns)
         self._classify_silent(at_ns)
 
     def _learn_from_end(self, left: TrackedPod, at_ns: int) -> None:
@@ -375,11 +380,11 @@ class PodTree:
         self._ask_who_listens(self.pods.values(), at_ns)
 
     def _ask_who_listens(self, pods: Collection[TrackedPod], at_ns: int, at_once: int = _ASKED_AT_ONCE) -> None:
-        """Check which of the due pods listen, to tell services from batch; at most `at_once`, the longest due first.
+        """Check which of the due pods listen; at most `at_once`, paused pods first, then the longest due.
 
         Pods that listen already, or have a class from a rule, are never due. A pod that was paused while it started is
-        not due before it has run for STARTING_S. Any other paused pod is due once: it may have begun to listen since
-        the last check, but a frozen pod cannot begin.
+        not due before it has run for STARTING_S. A frozen pod is due once: it may have begun to listen since the last
+        check, but it cannot begin now.
         """
         due = [
             tracked
@@ -389,7 +394,8 @@ class PodTree:
             and self._class(tracked) is PodClass.AUTO
             and not (tracked.kind.starting and tracked.ran_s(at_ns) < STARTING_S)
         ]
-        due.sort(key=lambda tracked: tracked.kind.ask_at_ns)
+        # A paused pod is soon frozen for minutes, if it does not listen.
+        due.sort(key=lambda tracked: (tracked.pod.paused is None, tracked.kind.ask_at_ns))
         for tracked in due[:at_once]:
             tracked.kind.listens, tracked.kind.starting = listens(tracked.cgroup), False
             tracked.kind.asked_ns, tracked.kind.ask_at_ns = at_ns, at_ns + _ASK_INTERVAL_S * NS_PER_S
@@ -399,7 +405,9 @@ class PodTree:
 
     @staticmethod
     def _is_due(kind: KindSigns, paused: PauseRecord | None, at_ns: int) -> bool:
-        return at_ns >= kind.ask_at_ns if paused is None else kind.asked_ns < paused.since_ns
+        if paused is not None and kind.asked_ns < paused.since_ns:
+            return True
+        return at_ns >= kind.ask_at_ns and (paused is None or paused.mechanism is Mechanism.THROTTLE)
 
     def _class(self, tracked: TrackedPod) -> PodClass:
         name = self.names.pods.get(tracked.pod.uid)

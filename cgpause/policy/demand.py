@@ -209,19 +209,17 @@ def reserved_bytes(demand: Demand, seconds: float) -> float:
     return min(demand.rate * min(seconds, HORIZON_S), max(demand.worst, demand.need))
 
 
-def leak_bytes(
-    usage: PodUsage, growth: Growth, capacity_bytes: int, cpu_share: float, *, freezes: bool = True
-) -> float:
-    """Return the bytes that a throttled pod may take within HORIZON_S; 0 for any other pod.
+def leak_bytes(usage: PodUsage, growth: Growth, capacity_bytes: int, cpu_share: float) -> float:
+    """Return the bytes that a throttled pod may take within HORIZON_S, at most until it is frozen for its growth.
 
-    `cpu_share` is its quota in CPUs. If the policy `freezes` a pod that grows, it takes no more than until then.
+    `cpu_share` is its quota in CPUs. 0 for any other pod.
     """
     pod = usage.pod
     if pod.paused is None or pod.paused.mechanism is not Mechanism.THROTTLE:
         return 0.0
     # Measured: at 1 % of a CPU a pod does 1 % of its former work (docs/measurements/performance.md).
     leak = growth.rate * min(cpu_share, 1.0) * HORIZON_S
-    return min(leak, max(leak_limit_bytes(capacity_bytes) - grown_bytes(growth), 0.0)) if freezes else leak
+    return min(leak, max(leak_limit_bytes(capacity_bytes) - grown_bytes(growth), 0.0))
 
 
 def leak_limit_bytes(capacity_bytes: int) -> float:

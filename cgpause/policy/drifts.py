@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 _MOST = 10
 """Most answers within an hour that count; a second controller takes all of them at once."""
+_MOST_IN_ALL = 100
+"""Most answers within an hour: a controller that polls writes the same value again and again."""
 _WINDOW_NS = 3600 * 1_000_000_000
-_FIGHT_NS = 2 * 1_000_000_000
+_FIGHT_NS = 200_000_000
 """systemd writes the original value again at each daemon-reload, and an upgrade of the node needs dozens of these. Such
 a write counts only if it comes sooner than this after the last answer."""
 
@@ -42,7 +44,7 @@ class Drifts:
 
     def is_enough(self, at_ns: int) -> bool:
         """Whether the answers of this hour are used up, so that the other writer gets the file."""
-        return self._counted >= _MOST and at_ns <= self.ends_ns
+        return (self._counted >= _MOST or self.count >= _MOST_IN_ALL) and at_ns <= self.ends_ns
 
     def give_up(self) -> None:
         """Leave the file to the other writer for the rest of the hour."""

@@ -189,7 +189,7 @@ def step(
         left -= reserved
     throttle = config.throttle
     for usage in paused:
-        left -= leak_bytes(usage, of[usage.pod.cgroup], capacity, throttle.cpus, freezes=config.mechanism.freezes)
+        left -= leak_bytes(usage, of[usage.pod.cgroup], capacity, throttle.cpus)
     demands = [demand(usage, of[usage.pod.cgroup], peaks_of(usage.pod), terms) for usage in (*candidates, *paused)]
     demands.sort(key=_ORDER, reverse=True)
     spare = SPARE * (1 - terms.idle_share)

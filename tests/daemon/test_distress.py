@@ -76,11 +76,11 @@ def test_a_pod_resumed_in_distress_is_not_paused_again_at_once(tree: FakeTree, s
 
 
 @pytest.mark.parametrize(
-    ("started_s", "seen_s", "at_s", "resumed"),
+    ("started_s", "seen_s", "at_s", "looks_s", "resumed"),
     [
-        pytest.param(100, 50, 399, True, id="a-slow-start"),
-        pytest.param(100, 50, 410, False, id="no-start-takes-so-long"),
-        pytest.param(0, 100, 399, True, id="there-when-the-daemon-started"),
+        pytest.param(100, 50, 399, 1, True, id="a-slow-start"),
+        pytest.param(100, 50, 401, 1, False, id="no-start-takes-so-long"),
+        pytest.param(0, 100, 399, 5, True, id="there-when-the-daemon-started"),
     ],
 )
 def test_a_batch_pod_that_refuses_connections_may_become_a_service(
@@ -90,6 +90,7 @@ def test_a_batch_pod_that_refuses_connections_may_become_a_service(
     started_s: int,
     seen_s: int,
     at_s: int,
+    looks_s: int,
     resumed: bool,  # noqa: FBT001 - a table
 ) -> None:
     refused = iter(range(100))
@@ -99,8 +100,8 @@ def test_a_batch_pod_that_refuses_connections_may_become_a_service(
     tracked = bench.tracked("b")
     tracked.kind.started_ns, tracked.kind.seen_ns = started_s * S, seen_s * S
     distress = Distress(bench.tree, bench.actuator)
-    distress.scan((at_s - 5) * S, unwatched=False)
-    distress.scan((at_s - 4) * S, unwatched=False)
-    assert tracked.pod.distress is None, "the first reading is the base, and the next look comes 5 s later"
+    for before_s in range(looks_s, 0, -1):
+        distress.scan((at_s - before_s) * S, unwatched=False)
+    assert tracked.pod.distress is None, "the first reading is the base"
     distress.scan(at_s * S, unwatched=False)
     assert tracked.pod.distress == (str(Call.REFUSED) if resumed else None)

@@ -237,9 +237,9 @@ def summary(snapshot: NodeView) -> Text:
         # A growing pod can be safe from a pause: protected, the first in line, or with a demand of less than a page.
         still = all(growth(pod.growth) in "-?" for pod in snapshot.pods) and not now
         made.append("next: none, for no pod grows" if still else "next: none", "dim")
-    for state, name, style in ((PodState.PROTECTED, "protected", "protected"), (PodState.ERROR, "unreadable", "error")):
+    for state, name in ((PodState.PROTECTED, "protected"), (PodState.ERROR, "with an error")):
         if groups[state]:
-            made.append(*_SEPARATOR).append(f"{len(groups[state])} {name}", style)
+            made.append(*_SEPARATOR).append(f"{len(groups[state])} {name}", state.value)
     return made
 
 

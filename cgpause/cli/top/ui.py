@@ -110,7 +110,7 @@ class Ui:
 
 def state_words(pod: SeenPod) -> str:
     """Return a pod's state in a few words, without times."""
-    if pod.paused is None:
+    if pod.paused is None or pod.state is PodState.ERROR:
         return pod.state.value
     return "frozen" if pod.paused.mechanism is Mechanism.FREEZE else "paused"
 

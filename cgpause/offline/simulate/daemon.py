@@ -54,7 +54,7 @@ _ASK_PAUSED_S = 1.0
 """The same after a pause: a frozen pod cannot begin to listen."""
 _SCAN_S = 1.0
 """Interval of counting refused connections (cgpause.daemon.distress)."""
-_YOUNG_S = 120.0
+_YOUNG_S = 300.0
 """Age of a container up to which they are counted."""
 _NOISE_PER_S = 1.0
 """Interval in which the kernel charges or returns batches of a running pod."""

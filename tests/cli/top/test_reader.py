@@ -13,7 +13,7 @@ from helpers.commandline import GIB, MIB, Patch, S, as_nobody
 from helpers.trees import FakeTree, damage, pause_pod
 
 from cgpause.cli.top.reader import Reader
-from cgpause.cli.top.ui import Ui, shown_pods
+from cgpause.cli.top.ui import Ui, shown_pods, state_words
 from cgpause.cli.top.values import NodeView, PodState, SeenPod
 from cgpause.config.settings import Config
 from cgpause.core.model import Mechanism, Owner, Policy, Pressure
@@ -325,6 +325,7 @@ def test_a_pause_that_another_program_has_ended_is_an_error(tree: FakeTree, read
         PodState.ERROR,
         "its pause is not in force: another program has written since; resume it",
     )
+    assert state_words(pod) == "error"
 
 
 def test_a_frozen_pod_and_a_throttled_one_are_paused_alike(tree: FakeTree, reader: Reader) -> None:

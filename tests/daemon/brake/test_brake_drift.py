@@ -66,7 +66,7 @@ def test_whoever_keeps_writing_gets_it(brake: Brake, fake: FakeTree, caplog: pyt
     answers = []
     for number in range(11):
         (fake.kubepods / "memory.high").write_text("max\n")
-        answers.append(brake.answer_drift((2 + number) * S))
+        answers.append(brake.answer_drift(2 * S + number * S // 10))
     apply(brake, 10, at_s=100)
 
     assert answers == [True] * 11
@@ -81,10 +81,14 @@ def test_whoever_keeps_writing_gets_it(brake: Brake, fake: FakeTree, caplog: pyt
 def test_an_upgrade_of_the_node_with_dozens_of_daemon_reloads_is_no_fight(brake: Brake, fake: FakeTree) -> None:
     """systemd writes the original value again at each of them."""
     apply(brake, 10)
-    for number in range(40):
+    for number in range(100):
         (fake.kubepods / "memory.high").write_text("max\n")
-        assert brake.answer_drift((2 + 2 * number) * S)
-    assert (in_force(fake), brake.drifts, brake.surrenders) == (TRIPWIRE, 40, 0)
+        assert brake.answer_drift((2 + number) * S)
+    assert (in_force(fake), brake.drifts, brake.surrenders) == (TRIPWIRE, 100, 0)
+
+    (fake.kubepods / "memory.high").write_text("max\n")
+    brake.answer_drift(200 * S)
+    assert (in_force(fake), brake.surrenders) == ("max", 1), "so many are a program that polls"
 
 
 def test_an_operators_resume_all_counts_as_drift(brake: Brake, fake: FakeTree) -> None:

@@ -459,16 +459,41 @@ def test_a_new_pod_is_asked_at_once_and_known_ones_in_turns(fake: FakeTree, tree
     assert len(asked.pods) == 20
 
 
-def test_a_pod_that_is_paused_is_asked_once(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+@pytest.mark.parametrize(("mechanism", "asks"), [(Mechanism.FREEZE, 2), (Mechanism.THROTTLE, 3)])
+def test_a_pod_that_is_frozen_is_asked_once(
+    fake: FakeTree, tree: PodTree, asked: Asked, mechanism: Mechanism, asks: int
+) -> None:
     """It may have begun to listen since it was last asked; frozen, it cannot begin."""
     asked.answers[str(fake.add_pod("web"))] = False
     (tracked,) = tree.refresh(0)[0]
-    record = PauseRecord(Mechanism.FREEZE, Owner.DAEMON, "test", S, None, CpuMax(None, 100_000), 0, None)
+    record = PauseRecord(mechanism, Owner.DAEMON, "test", S, None, CpuMax(None, 100_000), 0, None)
     tracked.pod = replace(tracked.pod, paused=record)
     tree.read_details(2 * S)
     assert len(asked.pods) == 2, "at once, although it was asked less than 10 s ago"
     tree.read_details(100 * S)
-    assert len(asked.pods) == 2
+    assert len(asked.pods) == asks
     tracked.pod = replace(tracked.pod, paused=None)
-    tree.read_details(101 * S)
-    assert len(asked.pods) == 3
+    tree.read_details(120 * S)
+    assert len(asked.pods) == asks + 1
+
+
+def test_of_all_replicas_with_init_containers_none_is_batch(
+    fake: FakeTree, tree: PodTree, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second replica made nothing certain, and was asked after its own start, because it was paused."""
+    monkeypatch.setattr(programs, "look_inside", lambda _: PROGRAM)
+    tree.refresh(0)
+    asked.answers = {str(fake.add_pod("web-0")): False, str(fake.add_pod("web-1")): False}
+    tree.refresh(S)
+    for at_s in (20, 70, 80):
+        tree.refresh(at_s * S)
+    first, second = sorted(tree.pods.values(), key=lambda tracked: tracked.kind.made_batch_ns, reverse=True)
+    tree.starts(second, 98 * S)
+    record = PauseRecord(Mechanism.THROTTLE, Owner.DAEMON, "test", 98 * S + 1, None, CpuMax(None, 100_000), 0, None)
+    second.pod = replace(second.pod, paused=record, unmade=True)
+    tree.read_details(99 * S)
+    assert second.pod.workload is Workload.BATCH
+    tree.starts(first, 100 * S)
+    tree.look_for_programs(101 * S)
+    assert [one.pod.workload for one in (first, second)] == [Workload.STARTING] * 2
+    assert not second.kind.was_silent, "if it ends now, its workload is not batch"
