@@ -42,7 +42,7 @@ def read_chosen(given: Globals, refs: Sequence[str] | None) -> tuple[dict[str, A
             except PodLookupError as e:
                 failed.append(e)
         if not chosen:
-            raise failed[0]
+            raise PodLookupError("\n".join(map(str, failed)))
         return read_status(tree, sampler, chosen), failed
 
 

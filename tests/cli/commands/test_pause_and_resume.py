@@ -311,6 +311,8 @@ def test_several_references_are_all_tried(bad: int, tree: FakeTree) -> None:
     assert shown.exit_code == 3
     assert [f"default/pod-{n}" in shown.stdout for n in range(3)] == [n != bad for n in range(3)]
     assert shown.stderr.startswith("cgpause: no pod 'nobody'")
+    neither = run(tree, "status", "nobody", "nowhere")
+    assert [line.split()[3] for line in neither.stderr.splitlines()] == ["'nobody'", "'nowhere'"]
 
 
 @pytest.mark.parametrize(
