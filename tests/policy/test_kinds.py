@@ -87,6 +87,14 @@ def test_what_was_known_counts_again() -> None:
     assert kinds.of_silent("default/slow", 0.0) is Workload.BATCH, "none is certain any more"
 
 
+def test_services_known_from_before_make_no_workload_certain() -> None:
+    kinds = Kinds({"default/web": True, "default/shop": True})
+    assert kinds.of_silent("default/new", 0.0) is Workload.BATCH, "there is no other pod to pause instead"
+    kinds.ended("default/job")
+    assert kinds.of_silent("default/new", 0.0) is Workload.STARTING
+    assert kinds.of_silent("default/new", FIRM_S + 1) is Workload.BATCH
+
+
 def test_what_is_known_is_a_copy_and_changes_only_with_something_new() -> None:
     kinds = Kinds({"default/web": True})
     kinds.listened("default/web")

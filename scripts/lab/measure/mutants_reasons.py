@@ -42,6 +42,12 @@ REASONS: dict[str, dict[str, str]] = {
         ),
         "if e.errno != errno.EINVAL: -> if e.errno is not errno.EINVAL:": "Python has one object for each small number",
     },
+    "policy/kinds": {
+        "if controller in self._known and self._known[controller] is known: -> "
+        "if controller in self._known and self._known[controller] == known:": (
+            "True, False and None are equal to themselves only"
+        ),
+    },
     "policy/demand": {
         "_QOS_RANK = {QosClass.GUARANTEED: 2, QosClass.BURSTABLE: 1, QosClass.BEST_EFFORT: 0} -> "
         "_QOS_RANK = {QosClass.GUARANTEED: 3, QosClass.BURSTABLE: 1, QosClass.BEST_EFFORT: 0}": (
