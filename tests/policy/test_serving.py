@@ -322,3 +322,10 @@ def test_with_less_than_the_slack_taken_each_pod_that_had_a_way_still_has_it(
     slack = way(demands, left * MIB, None).slack
     assert slack >= 0
     assert reached(left * MIB) <= reached(left * MIB - share * slack + 1)
+
+
+@pytest.mark.parametrize(("over_bytes", "runs"), [(-0.1, "Ab"), (0.3, "A")])
+def test_a_newcomer_fits_beside_the_promises_to_the_byte(over_bytes: float, runs: str) -> None:
+    first = want("a", 10)
+    new = want("b", 200, 94 + over_bytes / MIB, newcomer=True)
+    assert running(100, first, new) == runs

@@ -108,6 +108,12 @@ REASONS: dict[str, dict[str, str]] = {
         "return 0 if paused is None else paused.since_ns -> return -1 if paused is None else paused.since_ns": (
             "pods that run are not in the list"
         ),
+        "if after <= slack and not (everyone or one.is_paused or one.newcomer or one is first or one.excused): -> "
+        "if after is slack and not (everyone or one.is_paused or one.newcomer or one is first or one.excused):": (
+            "a short cut for most pods: the long way gives the same"
+        ),
+        "wanting = [one for one in wanting if one.basis is not _GROWTH] or wanting -> "
+        "wanting = [one for one in wanting if one.basis != _GROWTH] or wanting": (_SAME_MEMBER),
     },
     "policy/hold": {
         "if how is not HowPaused.AUTO or pod.workload is not Workload.BATCH or paused is None: -> "
