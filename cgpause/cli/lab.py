@@ -126,10 +126,11 @@ def record(
     It needs no daemon and writes only that file, which cgpause lab replay reads.
     """
     from cgpause.cli import trace as command
+    from cgpause.telemetry.trace.values import LONGEST_INTERVAL_S
 
     given: Globals = context.obj
     for_s, interval_s = seconds(duration, "--for"), seconds(interval, "--interval")
-    if interval_s is not None and interval_s > 86400:
+    if interval_s is not None and interval_s > LONGEST_INTERVAL_S:
         fail(f"--interval {printable(interval or '')}: longer than a day", Exit.USAGE)
     with exits():
         for line in command.record(

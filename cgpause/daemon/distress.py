@@ -118,8 +118,8 @@ class Distress:
             if self._tree.kinds.is_batch(tracked.pod.controller):
                 return False
             seen.look_at_ns = at_ns + _REFUSED_NS
-        before, seen.refused = seen.refused, refused_connections(tracked.cgroup)
-        refused = seen.refused
+        refused = refused_connections(tracked.cgroup)
+        before, seen.refused = seen.refused, refused
         return None not in (before, refused) and refused != before
 
     def _answer_processes(self, tracked: TrackedPod, paused: PauseRecord, at_ns: int) -> None:

@@ -26,7 +26,7 @@ class PauseRequest:
 
 
 def plan_pause(cgroup: Cgroup, request: PauseRequest) -> PauseRecord:
-    """Return the record that a pause of a running pod would write; it writes nothing.
+    """Return the record that a pause of a running pod would write.
 
     Raises:
         CgpauseError: the pod cannot be paused: another program froze it, or a value is malformed.
@@ -48,7 +48,7 @@ def plan_pause(cgroup: Cgroup, request: PauseRequest) -> PauseRecord:
 
 
 def plan_freeze(cgroup: Cgroup, existing: PauseRecord | None, reason: str) -> PauseRecord | None:
-    """Return the record that `freeze` would write, or None if there is nothing to freeze; it writes nothing.
+    """Return the record that `freeze` would write, or None if there is nothing to freeze.
 
     Raises:
         CgpauseError: another program froze the pod, or its state cannot be read.
@@ -63,8 +63,6 @@ def plan_take_over(
     cgroup: Cgroup, existing: PauseRecord, request: PauseRequest, mechanism: Mechanism | None
 ) -> tuple[PauseRecord, bool]:
     """Return the record that `take_over` would write, and whether the quota has to be written again.
-
-    It writes nothing.
 
     Raises:
         PausedOtherwiseError: the pod is frozen, and a throttle was requested.
@@ -96,7 +94,7 @@ def plan_reassert(cgroup: Cgroup, record: PauseRecord, throttle: CpuMax) -> Paus
 
 
 def is_frozen(cgroup: Cgroup) -> bool:
-    """Return True if cgroup.freeze of the pod is 1, by whomever."""
+    """Return True if cgroup.freeze of the pod is 1; any program may have written it."""
     return parse_number(cgroup.read("cgroup.freeze"), "cgroup.freeze") == 1
 
 

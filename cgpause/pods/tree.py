@@ -17,7 +17,7 @@ from cgpause.config.settings import Config, PodClass
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, CgroupGoneError
 from cgpause.core.kubepods import CgroupDriver
-from cgpause.core.model import CgroupId, Mechanism, OwnWord, PauseRecord, Pod, Workload
+from cgpause.core.model import CgroupId, Mechanism, OwnWord, Pod, Workload
 from cgpause.core.names import Names, controller
 from cgpause.core.parse import parse_cpu_usage, parse_limit
 from cgpause.kernel.cgroupfs import Cgroup
@@ -28,7 +28,7 @@ from cgpause.pods.discover import PodCgroup, find_kubepods, is_populated, list_p
 from cgpause.pods.names import read_names
 from cgpause.pods.own import holds_us, own_pod_uid
 from cgpause.pods.programs import look_for_program
-from cgpause.pods.tracked import KindSigns, TrackedPod, count_oom_kills
+from cgpause.pods.tracked import TrackedPod, count_oom_kills
 from cgpause.pods.words import Words
 from cgpause.policy.kinds import Kinds
 from cgpause.policy.protect import OPT_OUT_XATTRS, heeds_word, pod_class, priority, protection
@@ -386,14 +386,7 @@ class PodTree:
         not due before it has run for STARTING_S. A frozen pod is due once: it may have begun to listen since the last
         check, but it cannot begin now.
         """
-        due = [
-            tracked
-            for tracked in pods
-            if not tracked.kind.listens
-            and self._is_due(tracked.kind, tracked.pod.paused, at_ns)
-            and self._class(tracked) is PodClass.AUTO
-            and not (tracked.kind.starting and tracked.ran_s(at_ns) < STARTING_S)
-        ]
+        due = [tracked for tracked in pods if self._is_due(tracked, at_ns)]
         # A paused pod is soon frozen for minutes, if it does not listen.
         due.sort(key=lambda tracked: (tracked.pod.paused is None, tracked.kind.ask_at_ns))
         for tracked in due[:at_once]:
@@ -403,11 +396,15 @@ class PodTree:
             if tracked.kind.listens is not None:
                 self._learn_kind(tracked, at_ns)
 
-    @staticmethod
-    def _is_due(kind: KindSigns, paused: PauseRecord | None, at_ns: int) -> bool:
-        if paused is not None and kind.asked_ns < paused.since_ns:
-            return True
-        return at_ns >= kind.ask_at_ns and (paused is None or paused.mechanism is Mechanism.THROTTLE)
+    def _is_due(self, tracked: TrackedPod, at_ns: int) -> bool:
+        kind, paused = tracked.kind, tracked.pod.paused
+        if kind.listens:
+            return False
+        is_due = at_ns >= kind.ask_at_ns and (paused is None or paused.mechanism is Mechanism.THROTTLE)
+        is_due = is_due or (paused is not None and kind.asked_ns < paused.since_ns)
+        if not is_due or self._class(tracked) is not PodClass.AUTO:
+            return False
+        return not kind.starting or tracked.ran_s(at_ns) >= STARTING_S
 
     def _class(self, tracked: TrackedPod) -> PodClass:
         name = self.names.pods.get(tracked.pod.uid)

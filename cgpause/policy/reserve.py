@@ -2,8 +2,9 @@
 
 It keeps four rules, which docs/policies.md explains:
 
-safe      The pods can reach their peaks one after another, nearest first, with the headroom and what the pods before
-          them give back (the banker's algorithm, Dijkstra 1965). The first has its whole worst demand reserved.
+safe      The pods can reach their peaks one after another, nearest first, with the headroom and the memory that the
+          pods before them free (the banker's algorithm, Dijkstra 1965). The policy reserves the first one's whole worst
+          demand.
 slack     A pod runs while the growth of all running pods within one reaction leaves that way open. A pod whose growth
           is not known yet (new, or before its first large drop) has its expected demand reserved instead.
 start     A growing pod starts or goes on only if its expected demand fits beside most of the expected demands of the

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 from cgpause.core.errors import printable
 from cgpause.core.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodUsage, QosClass, Sample, Workload
 from cgpause.core.names import controller
-from cgpause.telemetry.trace.values import SCHEMA, Header, TracedSample, pause_seen
+from cgpause.telemetry.trace.values import LONGEST_INTERVAL_S, SCHEMA, Header, TracedSample, pause_seen
 
 E = TypeVar("E", QosClass, Workload, Mechanism, Owner)
 
@@ -86,7 +86,7 @@ class Decoder:
         header = Header(
             time_s=_number(values, "time", _LATEST_S),
             at_ns=_whole(values, "at", _MOST // 1000) * 1000,
-            interval_s=_number(values, "interval", 86400.0),
+            interval_s=_number(values, "interval", LONGEST_INTERVAL_S),
             version=_text(values, "version"),
             hashed=hashed,
             quantum_bytes=_whole(values, "quantum", 1 << 30),

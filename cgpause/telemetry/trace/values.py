@@ -12,6 +12,8 @@ SCHEMA = 1
 QUANTUM_BYTES = 64 * 1024
 """Resolution of amounts in bytes. memory.current is no more exact: the kernel charges 64 pages at a time on each CPU
 (MEMCG_CHARGE_BATCH in include/linux/memcontrol.h)."""
+LONGEST_INTERVAL_S = 86400
+"""Longest time between two samples."""
 
 
 class TraceError(CgpauseError):
