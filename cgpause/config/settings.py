@@ -187,7 +187,8 @@ class HoldConfig:
         default=5.0,
         metadata=option(
             "For this time after a pod has appeared or its containers have changed, the watermark policy does not "
-            "pause it: kubelet and systemd write its cpu.max late. The reserve policy waits until the container runs.",
+            "pause it, and no policy kills its containers (`sacrifice`): kubelet and systemd write its cpu.max late. "
+            "The reserve policy may pause it once the container runs.",
             unit="s",
             low=0,
             high=3600,

@@ -24,7 +24,7 @@ class CgpauseError(Exception):
 
 
 class HostError(CgpauseError):
-    """cgpause cannot work on this host: no cgroup v2, or no such cgroup root."""
+    """The host or its state prevents the command: no cgroup v2, an address in use, another daemon."""
 
 
 class AtWorkError(HostError):

@@ -75,12 +75,12 @@ class Result(StrEnum):
 
 
 class Workload(StrEnum):
-    """The kind of a pod by the kernel's facts: a service may have probes; in a batch pod no process listens."""
+    """The kind of a pod, by a rule, its own word or its signs: a service may have probes, batch has none."""
 
     BATCH = "batch"
     SERVICE = "service"
     STARTING = "starting"
-    """Unknown so far: the containers are new, and so is the workload."""
+    """The pod does not listen, but may yet: it is new, or another pod of its workload has listened."""
 
 
 class OwnWord(StrEnum):
@@ -145,7 +145,7 @@ class PauseRecord:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """The facts of a pod that rarely change; `PodUsage` has its memory use."""
+    """All that is known of a pod but its memory.current, which `PodUsage` has."""
 
     cgroup: CgroupId
     uid: str
@@ -155,19 +155,21 @@ class Pod:
     memory_max_bytes: int | None
     protected: str | None
     """The rule that protects the pod, or None."""
+    changed_at_ns: int = 0
+    """Time of the last start or end of a container in it that the daemon has seen; 0: none."""
     settled_at_ns: int = 0
     """Until this time its cgroup or its containers are new: watermark does not pause it, reserve may."""
     spared_until_ns: int = 0
-    """Before this time the pod is never paused."""
+    """Before this time the daemon does not pause the pod."""
     unmade: bool = False
     """Whether no program runs in the pod: only its sandbox, a runtime that makes a container, or nothing. It takes
     little memory, and a container cannot be made in a paused pod."""
     paused: PauseRecord | None = None
     distress: str | None = None
-    """The reason to end a pause at once (termination, OOM kill, changed containers, an exec probe), or None."""
+    """The reason to end a pause at once, as in `daemon.distress`; None without one."""
     workload: Workload = Workload.BATCH
     controller: str | None = None
-    """The workload: the namespace, and the name without the suffix of the single pod; None while unknown."""
+    """Name of its workload, guessed: namespace/name without the suffix of the single pod; None while unknown."""
     priority: int = 0
     """The operator's priority: of two pods, the one with the higher priority is paused later."""
     reclaimable_bytes: int = 0
@@ -243,19 +245,20 @@ class Headroom:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """All inputs of one decision, read at one time."""
+    """The facts of one decision; the memory of a pod that stands still may be up to 1 s old."""
 
     at_ns: int
     headroom: Headroom
     pods: tuple[PodUsage, ...]
     read_at_ns: int = 0
-    """Time of the last reading of `reclaimable_bytes` (once a second while memory is tight); 0: never."""
+    """Time of the last `PodTree.read_details`, 0: never; the values of a pod may be up to 60 s older
+    (`is_stat_due`)."""
     late_ns: int = 0
     """Delay of the sample after its due time."""
     cpus: int = 1
     """CPUs of the node."""
     idle_cpus: float = 0.0
-    """Idle CPUs, averaged since the last sample."""
+    """Idle CPUs, averaged between two readings at least 0.2 s apart."""
     cost_ns: int = 0
     """Recent CPU time of a sample and its decision: the more it costs, the fewer samples are taken."""
     limit_ooms: int = 0

@@ -26,7 +26,7 @@ _ORDINAL = re.compile(r"-[0-9]+$")
 def controller(namespace: str, name: str) -> str:
     """Return the workload of a pod: its namespace, and its name up to the suffix that tells its pods apart.
 
-    Pods of one ReplicaSet, Job, StatefulSet or DaemonSet have the same; a pod of none has its own name.
+    Pods of one ReplicaSet, Job, StatefulSet or DaemonSet share it; so do bare pods that differ in such a suffix.
     """
     shorter = _RANDOM.sub("", name)
     shorter = _ORDINAL.sub("", name) if shorter == name else _HASH_OR_INDEX.sub("", shorter)

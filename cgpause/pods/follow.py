@@ -65,7 +65,7 @@ class Follower:
             watched=not self.unwatched and self._tree.kubepods is not None,
             pods=bool(self._tree.pods),
             named=all(tracked.pod.name is not None for tracked in self._tree.pods.values()),
-            started=any(tracked.pod.settled_at_ns for tracked in appeared),
+            started=any(tracked.pod.changed_at_ns for tracked in appeared),
             rewatched=rewatched,
         )
         return appeared, gone

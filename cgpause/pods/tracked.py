@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 
-from cgpause.config.settings import HoldConfig
+from cgpause.config.settings import HoldConfig, PodClass
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import Owner, OwnWord, Pod, PodUsage
 from cgpause.core.parse import parse_flat_keyed, parse_reclaimable, parse_shmem
@@ -46,6 +46,8 @@ class SeenInPause:
 class KindSigns:
     """Signs of a pod's kind: it listens, processes are started in it from outside, or its manifest has a word."""
 
+    ruled: PodClass = PodClass.AUTO
+    """The pod's class by a rule or by its own word; AUTO where only the signs below decide."""
     word: OwnWord | None = None
     """The pod's own word; None while none is known. The strongest of its containers stays: a manifest never changes."""
     word_asked: bool = False
@@ -65,6 +67,8 @@ class KindSigns:
     """Earliest time of the next look for programs in the pod."""
     has_program: bool = False
     """Whether a program was seen in the pod after a change of its containers, while memory was tight."""
+    node_critical: bool = False
+    """Whether a container of it is critical for the node, by its oom_score_adj."""
     was_silent: bool = False
     """Whether a program in the pod was found not to listen, after it had had the time to begin."""
     made_batch_ns: int = 0
@@ -203,6 +207,7 @@ class TrackedPod:
 
         The watermark policy does not pause it for the whole of `settle_s`.
         """
+        self.pod = replace(self.pod, changed_at_ns=at_ns)
         spared_s = min(hold.settle_s, SPARED_S)
         self.spare(at_ns + int(spared_s * NS_PER_S))
         self._settle_until(at_ns + int(hold.settle_s * NS_PER_S))

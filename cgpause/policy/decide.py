@@ -182,8 +182,8 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
     for action in actions:
         # A resume for distress does not count as `released`, so `hold.follow` takes the pod's budget as spent. The pod
         # then runs for min_run_s: through its termination, or until a killed process has freed its memory.
-        let_go = isinstance(action, Pause | Freeze) or action.pod.distress is not None
-        if not let_go and action.pod.cgroup in stretches:
+        is_released = not isinstance(action, Pause | Freeze) and action.pod.distress is None
+        if is_released and action.pod.cgroup in stretches:
             turn = action.pod.cgroup == parts.turn
             stretches[action.pod.cgroup] = replace(stretches[action.pod.cgroup], released=True, turn=turn)
     next_ns = _next_ns(fill, sample, room, parts.paused, stretches, config)

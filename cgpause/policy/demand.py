@@ -45,8 +45,8 @@ class Basis(StrEnum):
 
     LIMIT = "limit"
     PEAKS = "peaks of its workload"
-    GROWTH = "its growth, for it has no limit"
-    RATE = "its present pace, which is slow"
+    GROWTH = "as much again as it uses, for it has no limit"
+    RATE = "its present pace"
     NOTHING = "nothing: it does not grow"
 
 
@@ -79,7 +79,8 @@ class Demand(NamedTuple):
     """The memory that one pod may ask for; amounts in bytes."""
 
     order: tuple[int, bool, bool, int, int, CgroupId]
-    """Key for serving, highest first: by priority, services first, begun before new, by QoS class, by size."""
+    """Key for serving, highest first: by priority, services first, begun before new, by QoS class, by size (new ones by
+    age)."""
     is_service: bool
     usage: PodUsage
     used: int
@@ -90,7 +91,7 @@ class Demand(NamedTuple):
     need: float
     """Most that the pod may take before it can be paused, at its fastest."""
     mean: float
-    """Growth to reserve until the pod can be paused: its mean, or all that it may take before its first large drop."""
+    """Growth to reserve: its mean until the pod can be paused; before its first large drop, growth of up to 30 s."""
     variance: float
     """Variance of that growth, in bytes squared."""
     active: bool
@@ -102,7 +103,7 @@ class Demand(NamedTuple):
     """Recent growth rate, in bytes per second."""
     basis: Basis
     noise: int
-    """Size of a large drop of this pod (`large_bytes`): no pod is paused for a need up to this."""
+    """Size of a large drop of this pod (`large_bytes`): it is not paused for a need up to this."""
     is_paused: bool
     is_overdue: bool
     """Whether the pod has been paused for longer than OVERDUE_S."""
@@ -143,7 +144,7 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
         basis = Basis.NOTHING if not rate else _RATE if need < claim else Basis.LIMIT
     paused_s = 0.0 if paused is None else max(terms.at_ns - paused.since_ns, 0) / NS_PER_S
     base, is_service = growth.base, pod.workload is _SERVICE
-    size = -pod.settled_at_ns if newcomer else used
+    size = -pod.changed_at_ns if newcomer else used
     return _new(Demand, (
         (pod.priority, is_service, not newcomer, _QOS_RANK[pod.qos], size, pod.cgroup),
         is_service,
@@ -209,17 +210,17 @@ def reserved_bytes(demand: Demand, seconds: float) -> float:
     return min(demand.rate * min(seconds, HORIZON_S), max(demand.worst, demand.need))
 
 
-def leak_bytes(usage: PodUsage, growth: Growth, capacity_bytes: int, cpu_share: float) -> float:
-    """Return the bytes that a throttled pod may take within HORIZON_S, at most until it is frozen for its growth.
+def leak_bytes(usage: PodUsage, growth: Growth, capacity_bytes: int, cpu_share: float, *, freezes: bool) -> float:
+    """Return the bytes that a throttled pod may take within HORIZON_S; 0 for any other pod.
 
-    `cpu_share` is its quota in CPUs. 0 for any other pod.
+    `cpu_share` is its quota in CPUs. `freezes` is whether it is frozen once it has grown by `leak_limit_bytes`.
     """
     pod = usage.pod
     if pod.paused is None or pod.paused.mechanism is not Mechanism.THROTTLE:
         return 0.0
     # Measured: at 1 % of a CPU a pod does 1 % of its former work (docs/measurements/performance.md).
     leak = growth.rate * min(cpu_share, 1.0) * HORIZON_S
-    return min(leak, max(leak_limit_bytes(capacity_bytes) - grown_bytes(growth), 0.0))
+    return min(leak, max(leak_limit_bytes(capacity_bytes) - grown_bytes(growth), 0.0)) if freezes else leak
 
 
 def leak_limit_bytes(capacity_bytes: int) -> float:

@@ -95,7 +95,8 @@ def must_end(pod: Pod, at_ns: int) -> tuple[Result, str] | None:
 def freeze_ns(pod: Pod, how: HowPaused) -> int | None:
     """Return the time at which a throttled pod is frozen, in ns; None if it stays as it is.
 
-    A service, and a pod that may become one, stays throttled, so that it can answer its probes.
+    This is the freeze after FREEZE_AFTER_S. A service, and a pod that may become one, is frozen only for its growth:
+    otherwise it can answer its probes.
     """
     paused = pod.paused
     if how is not HowPaused.AUTO or pod.workload is not Workload.BATCH or paused is None:

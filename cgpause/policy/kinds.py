@@ -72,8 +72,8 @@ class Kinds:
     def of_silent(self, controller: str | None, age_s: float) -> Workload:
         """Return STARTING or BATCH for a pod that has run for `age_s` since its containers changed and does not listen.
 
-        STARTING is a pod of a workload that has listened, or a pod younger than FIRM_S whose workload is not certainly
-        batch, while another workload is.
+        STARTING is a pod of a workload that has listened since the daemon started, or a pod younger than FIRM_S whose
+        workload is not certainly batch, while another workload is.
         """
         if controller in self._heard:
             return Workload.STARTING
@@ -89,6 +89,7 @@ class Kinds:
             self._known[controller] = self._known.pop(controller)  # the newest now
             return False
         self._batch += (known is False) - (self._known.get(controller) is False)
+        self._known.pop(controller, None)  # the newest now
         self._known[controller] = known
         if len(self._known) > KEPT:
             self.forget(next(iter(self._known)))

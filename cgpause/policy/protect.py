@@ -1,7 +1,8 @@
 """The operator's rules for a pod: its protection, its class and its priority; pure.
 
 For each of the three, the first [[pods]] rule that matches the pod and sets it wins. Protection has more sources, in
-this order: cgpause's own pod, root's marks on the cgroup, the rules, the defaults in [protect], the pod's own word. A
+this order: cgpause's own pod, root's marks on the cgroup, the rules, the defaults in [protect], the PriorityClass
+system-node-critical, the pod's own word. A
 rule with protect = false ends the search, except that the pod's own word can still protect the pod.
 """
 
@@ -31,12 +32,14 @@ def protection(
     opt_outs: Collection[str],
     holds_us: bool,
     config: Config,
+    node_critical: bool = False,
     word: OwnWord | None = None,
 ) -> str | None:
     """Return the rule that protects a pod, as a phrase for people, or None if the pod may be paused.
 
     `opt_outs` are the OPT_OUT_XATTRS that root set on its cgroup; `holds_us` is True if cgpause runs inside the pod;
-    `word` is the pod's own word, None where it does not count.
+    `node_critical` is True if kubelet treats it as critical for the node (or Guaranteed); `word` is the pod's own word,
+    None where it does not count.
     """
     if holds_us:
         return "cgpause itself runs in it"
@@ -57,6 +60,8 @@ def protection(
         return "static pod (protect.static_pods)"
     if protect.guaranteed and qos is QosClass.GUARANTEED:
         return "QoS class Guaranteed (protect.guaranteed)"
+    if node_critical and qos is not QosClass.GUARANTEED:
+        return "PriorityClass system-node-critical"
     return own or ("no rule allows a pause (protect.all)" if protect.all else None)
 
 

@@ -5,14 +5,14 @@ It keeps four rules, which docs/policies.md explains:
 safe      The pods can reach their peaks one after another, nearest first, with the headroom and the memory that the
           pods before them free (the banker's algorithm, Dijkstra 1965). The policy reserves the first one's whole worst
           demand.
-slack     A pod runs while the growth of all running pods within one reaction leaves that way open. A pod whose growth
-          is not known yet (new, or before its first large drop) has its expected demand reserved instead.
-start     A growing pod starts or goes on only if its expected demand fits beside most of the expected demands of the
+slack     A pod runs while the growth of all running pods within one reaction leaves that way open. A new pod has its
+          expected demand reserved instead; before its first large drop a pod has up to 30 s of its growth reserved.
+start     A growing pod starts or resumes only if its expected demand fits beside most of the expected demands of the
           running pods served before it. Otherwise pods wait for each other halfway to their peaks.
-bounded   A pause costs time only if idle CPUs could run the pod. Once pauses have cost as much as a restart and no pod
-          gave memory back meanwhile, one paused pod runs until it gives back. Its expected demand must fit beside those
-          of the first pod and of the pods that this rule let run before. At twice the cost it need not fit (the
-          ski-rental rule, Karlin et al. 1988). Only its growth within one reaction is reserved. If the kernel has
+bounded   A pause costs time only if idle CPUs could run the pod; memory that pods free lowers that cost. Once pauses
+          have cost as much as a restart, one paused pod runs until it gives back. Its expected demand must fit beside
+          the worst demand of the first pod and the expected demands of excused pods. At twice the cost it need not fit
+          (the ski-rental rule, Karlin et al. 1988). Only its growth within one reaction is reserved. If the kernel has
           killed twice at the limit of kubepods since pauses began to cost, and no worst demand fits, pauses prevent
           little: then all paused pods of its priority run.
 
@@ -80,9 +80,10 @@ class ReserveState:
     idle_cpus: float = 0.0
     """Idle CPUs, averaged over about a second."""
     cost_s: float = 0.0
-    """Time that pauses have cost since a pod was excused or gave back, in seconds of pods that idle CPUs could run."""
+    """Time that pauses have cost, in seconds of pods that idle CPUs could run; freed memory lowers it, an excuse ends
+    it."""
     ooms_before: int | None = None
-    """`limit_ooms` of the last sample with a `cost_s` of 0; None if `cost_s` is 0."""
+    """`limit_ooms` when `cost_s` began to rise; it does not count while `cost_s` is 0."""
     unsafe_since_ns: int | None = None
     killed: Mapping[CgroupId, int] = field(default_factory=dict)
     """Bytes that each sacrificed pod could have freed, without the pods that use less since then."""
@@ -188,9 +189,9 @@ def step(
         if everyone:
             places.append(place_of(one, reserved, left, runs=True)._replace(stoppable=False))
         left -= reserved
-    throttle = config.throttle
+    throttle, freezes = config.throttle, config.mechanism.freezes
     for usage in paused:
-        left -= leak_bytes(usage, of[usage.pod.cgroup], capacity, throttle.cpus)
+        left -= leak_bytes(usage, of[usage.pod.cgroup], capacity, throttle.cpus, freezes=freezes)
     demands = [demand(usage, of[usage.pod.cgroup], peaks_of(usage.pod), terms) for usage in (*candidates, *paused)]
     demands.sort(key=_ORDER, reverse=True)
     spare = SPARE * (1 - terms.idle_share)
@@ -272,7 +273,7 @@ def _actions(grants: Grants, growths: Growths, capacity_bytes: int, config: Conf
 
 
 def _left_cost_s(state: ReserveState, waiting: Sequence[Demand]) -> float:
-    """Return the cost so far, less the share that the `waiting` pods have got for it.
+    """Return the cost so far, less the share of the smallest waiting demand that other pods have freed.
 
     While other pods give back, the waiting ones get on without an excuse. What was given back in the last sample counts
     by its share of the smallest expected demand. It counts only while some worst demand fits: else no pod's turn is
@@ -296,9 +297,10 @@ def _excuse(
 ) -> Sequence[Demand]:
     """Return the pods to run from now on until they give back, mostly one or none (the ski-rental rule).
 
-    Once pauses have cost a restart, its expected demand has to fit into `room` beside the worst demand of the first pod
-    (`nearest`) and the expected demands of the excused ones. Once they have cost PATIENCE restarts, it need not fit; if
-    the pauses also were futile, all waiting pods of its priority run.
+    The pod has the highest priority of those that wait. Once pauses have cost a restart, its expected demand has to fit
+    into `room` beside the worst demand of the first pod (`nearest`) and the expected demands of the excused ones. Once
+    they have cost PATIENCE restarts, it need not fit; if the pauses also were futile, all waiting pods of its priority
+    run.
     """
     if not waiting or cost_s < BACKOFF_S:
         return ()

@@ -39,8 +39,8 @@ def choose(pods: Iterable[PodUsage], killed: Mapping[CgroupId, int], sample: Sam
     return Sacrifice(
         pod,
         current,
-        f"no headroom left, and not even one pod fits: of {len(known)} it loses least ({lost_s:.1f} s of CPU time, "
-        f"priority {pod.priority})",
+        f"no headroom left, and not even one pod fits: first of {len(known)} by priority, class and CPU time "
+        f"(priority {pod.priority}, {lost_s:.1f} s)",
     )
 
 

@@ -51,7 +51,7 @@ class Place(NamedTuple):
     excused: bool = False
     stoppable: bool = True
     noise: int = 0
-    """Growth up to this size is noise, for which no pod is paused."""
+    """Growth up to this size is noise, for which this pod is not paused."""
 
 
 def place_of(one: Demand, need: float, left: float, *, runs: bool, first: bool = False) -> Place:
@@ -84,9 +84,9 @@ def serve(
 ) -> Served:
     """Grant `demands`, sorted highest first, from `left` bytes of headroom by the module's rules.
 
-    The pod that was first before (`nearest`) may use `margin` bytes more. A growing paused pod leaves `spare` times the
-    growth of the pods served before it free (see SPARE). A newcomer or a paused pod needs its expected demand beside
-    PROMISED of theirs, and only then its growth.
+    The pod that was first before (`nearest`) is still safe if it lacks up to `margin` bytes. A growing paused pod
+    leaves `spare` times the growth of the pods served before it free (see SPARE). A newcomer or a paused pod needs its
+    expected demand beside PROMISED of theirs, and only then its growth.
 
     The result has the places of the paused pods and of those that must not run, or of all if `everyone`.
     """

@@ -92,4 +92,8 @@ def why_it_runs(rank: int, sample: Sample, config: Config) -> str:
     used_pct = sample.headroom.used_pct
     if used_pct < config.watermark.upper_pct:
         return f"memory use {used_pct:.1f} % is below upper {config.watermark.upper_pct:g} %"
-    return f"rank {rank}, and {config.watermark.batch} are paused at a time"
+    rules = config.watermark
+    return (
+        f"rank {rank}; {rules.batch} are paused at a time, and more after {rules.patience} intervals of "
+        f"{rules.interval_s:g} s without improvement"
+    )

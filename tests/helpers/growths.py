@@ -20,7 +20,7 @@ NOISE = 256 << 10
 POD = pod("a")
 HELD = replace(POD, paused=record(START_NS))
 JOB = replace(POD, controller="default/job")
-NEW_CONTAINER = replace(JOB, settled_at_ns=START_NS + 5 * S)
+NEW_CONTAINER = replace(JOB, changed_at_ns=START_NS + S)
 """The same pod for five seconds after its containers have changed."""
 
 

@@ -274,7 +274,7 @@ def test_pauses_of_the_recording_daemon_are_not_the_replays(tmp_path: Path) -> N
 
 
 def test_containers_that_change_end_a_hold(tmp_path: Path) -> None:
-    changed = replace(TWO, settled_at_ns=100 * S)
+    changed = replace(TWO, changed_at_ns=100 * S)
     moments = [*filling(kill=False), moment(8, {ONE: 300, changed: 760})]
     outcome = replay(saved(tmp_path / "x", moments), MARKS)
 

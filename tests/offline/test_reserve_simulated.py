@@ -47,7 +47,7 @@ def test_slow_growers_are_killed_less_often_than_without_control() -> None:
 
 
 def test_a_pod_is_spared_while_it_waits_for_its_next_container() -> None:
-    """The daemon sees that no program of it runs (`PodTree.look_for_programs`)."""
+    """The daemon sees that no program of it runs (`Classifier.look_for_programs`)."""
     pod = SimPod("pod", idle(100 * MIB), limit_bytes=200 * MIB)
     node = SimNode([pod], config=FREEZE, kubepods_max_bytes=CAPACITY)
     node.run(5)

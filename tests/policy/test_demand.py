@@ -341,8 +341,8 @@ def placed(known: Growth, name: str = "a", **facts: Any) -> Demand:  # noqa: ANN
         ),
         pytest.param(placed(growing(51)), placed(growing(50)), id="size"),
         pytest.param(
-            placed(growing(5, admitted=False), settled_at_ns=1),
-            placed(growing(50, admitted=False), settled_at_ns=2),
+            placed(growing(5, admitted=False), changed_at_ns=1),
+            placed(growing(50, admitted=False), changed_at_ns=2),
             id="the-newcomer-that-came-first",
         ),
         pytest.param(placed(growing(50), "b"), placed(growing(50), "a"), id="ties-are-broken"),
@@ -431,12 +431,19 @@ def test_a_throttled_pod_outgrows_its_throttle(made: Pod, grown: int, expected: 
     ],
 )
 def test_what_a_throttled_pod_leaks(made: Pod, known: Growth, share: float, kib: float) -> None:
-    assert leak_bytes(PodUsage(known.used, made), known, CAPACITY, share) == pytest.approx(kib * 1024)
+    found = leak_bytes(PodUsage(known.used, made), known, CAPACITY, share, freezes=True)
+    assert found == pytest.approx(kib * 1024)
+
+
+def test_a_pod_that_is_never_frozen_leaks_on() -> None:
+    known = growth(100, rate=100.0 * MIB, held_bytes=90 * MIB)
+    found = leak_bytes(PodUsage(known.used, THROTTLED), known, CAPACITY, 0.01, freezes=False)
+    assert found == pytest.approx(10 * MIB)
 
 
 def test_a_manual_pause_leaks_too() -> None:
     manual = replace(THROTTLED, paused=record(NOW - S, Owner.MANUAL))
-    assert leak_bytes(PodUsage(MIB, manual), growth(1, rate=MIB), CAPACITY, 0.01) > 0
+    assert leak_bytes(PodUsage(MIB, manual), growth(1, rate=MIB), CAPACITY, 0.01, freezes=True) > 0
 
 
 def test_a_demand_in_words() -> None:

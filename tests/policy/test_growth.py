@@ -338,7 +338,7 @@ def test_a_large_drop_ends_a_surge(used: int, dropped: bool) -> None:  # noqa: F
     [
         pytest.param(BATCH, 40, 60, id="a large drop"),
         pytest.param(BATCH, 99, 0, id="a small one"),
-        pytest.param(replace(BATCH, settled_at_ns=NEW_CONTAINER.settled_at_ns), 5, 95, id="a restart"),
+        pytest.param(replace(BATCH, changed_at_ns=NEW_CONTAINER.changed_at_ns), 5, 95, id="a restart"),
         pytest.param(replace(BATCH, workload=Workload.SERVICE), 40, 0, id="a service"),
         pytest.param(None, 0, 90, id="it has ended"),
     ],
@@ -400,10 +400,14 @@ def test_a_pod_that_stands_still_is_no_newcomer_when_another_container_of_it_sta
         assert found.admitted
 
 
-@pytest.mark.parametrize(("settled_ms", "admitted"), [(1000, True), (1000 + 1e-6, False)], ids=["settled", "new"])
-def test_only_new_containers_are_a_restart(settled_ms: float, admitted: bool) -> None:  # noqa: FBT001 - a table
-    seen = replace(JOB, settled_at_ns=START_NS + round(settled_ms * MS))
-    assert after(growth(100), 1000, 5, seen).admitted is admitted
+@pytest.mark.parametrize(("changed_ms", "admitted"), [(1000, True), (1000 + 1e-6, False)], ids=["before", "new"])
+def test_only_a_drop_within_five_seconds_of_a_change_is_a_restart(changed_ms: float, admitted: bool) -> None:  # noqa: FBT001
+    seen = replace(JOB, changed_at_ns=START_NS + round(changed_ms * MS))
+    assert after(growth(100), 6000, 5, seen).admitted is admitted
+
+
+def test_a_drop_of_a_pod_without_a_change_is_no_restart() -> None:
+    assert after(growth(100), 1000, 5, JOB).admitted
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 1000), st.booleans(), st.booleans()), max_size=20))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cgpause.core.model import Workload
-from cgpause.policy.kinds import FIRM_S, Kinds
+from cgpause.policy.kinds import FIRM_S, KEPT, Kinds
 
 
 def test_nothing_is_known_of_a_new_workload() -> None:
@@ -75,6 +75,14 @@ def test_a_workload_that_is_met_again_is_not_the_first_to_go() -> None:
         kinds.listened("default/web")
     assert kinds.known()["default/web"] is True
     assert "default/old" not in kinds.known()
+
+
+def test_a_workload_that_becomes_a_service_is_not_the_first_to_go() -> None:
+    kinds = Kinds({"default/web": None, **{f"default/run{number}": False for number in range(KEPT - 1)}})
+    kinds.listened("default/web")
+    kinds.ended("default/new")
+    assert kinds.known()["default/web"] is True
+    assert "default/run0" not in kinds.known()
 
 
 def test_what_was_known_counts_again() -> None:

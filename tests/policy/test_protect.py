@@ -75,6 +75,16 @@ def test_each_default_can_be_turned_off(uid: str, qos: QosClass, name: PodName |
     assert reason(uid, qos, name, Config(protect=ALLOW_ALL)) is None
 
 
+def test_a_pod_that_is_critical_for_the_node_is_protected_unless_a_rule_allows_a_pause() -> None:
+    def found(qos: QosClass, *rules: PodRule) -> str | None:
+        config = Config(protect=ALLOW_ALL, pods=rules)
+        return protection(uid=UUID, qos=qos, name=WEB, opt_outs=(), holds_us=False, config=config, node_critical=True)
+
+    assert found(BURSTABLE) == found(BEST_EFFORT) == "PriorityClass system-node-critical"
+    assert found(BURSTABLE, rule("*/*", protect=False)) is None
+    assert found(GUARANTEED) is None, "kubelet gives every Guaranteed pod the same value"
+
+
 def test_a_rule_that_allows_wins_over_the_defaults() -> None:
     config = Config(pods=(rule("kube-system/dns", protect=False),))
     assert reason(STATIC, GUARANTEED, PodName("kube-system", "dns"), config) is None

@@ -37,7 +37,7 @@ def test_sacrifice(enabled: bool, since_s: float | None, free: float, killed: st
     assert [victim.pod.uid for victim in victims] == ([killed] if killed else [])
     since_ns = decision.state.reserve.unsafe_since_ns
     if killed:
-        assert "of 3 it loses least (2.0 s of CPU time, priority 0)" in victims[0].reason
+        assert "first of 3 by priority, class and CPU time (priority 0, 2.0 s)" in victims[0].reason
         assert victims[0].memory_current_bytes == 200 * MIB
         assert [action.pod.uid for action in decision.actions] == ["a", "b"], "one action for each pod"
         assert since_ns is None

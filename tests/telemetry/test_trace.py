@@ -95,6 +95,7 @@ def pods(draw: st.DrawFn, number: int) -> Pod:
         name=name,
         memory_max_bytes=draw(st.none() | amounts),
         protected=draw(st.none() | texts),
+        changed_at_ns=draw(times),
         settled_at_ns=draw(times),
         spared_until_ns=draw(times),
         unmade=draw(st.booleans()),
@@ -205,6 +206,21 @@ def test_hidden_names_are_not_in_it_and_stay_apart() -> None:
     assert (two.namespace, two.protected) == ("kube-system", "its namespace is protected")
     assert three.protected == "its cgroup cannot be read"
     assert len({one.uid, two.uid, three.uid, one.name, one.namespace, one.cgroup.path}) == 6
+
+
+def test_hidden_pods_of_one_workload_are_known_as_such() -> None:
+    """Otherwise a replay would share no peaks between them, and decide otherwise."""
+    encoder = Encoder(1.0, hasher(b"salt"))
+    names = ("job-x7k2p", "job-2bq4z", "db-0", "db-1", "alone")
+    pods = [
+        make_pod(i, namespace="team", name=name, controller=controller("team", name)) for i, name in enumerate(names)
+    ]
+    lines = [encoder.begin(0, 1e9), *encoder.add(make_moment(0, dict.fromkeys(pods, 1)))]
+
+    found = [pod for _, pod in decoded(lines)[0].sample.pods]
+    assert len({pod.name for pod in found}) == 5
+    first, second, third, fourth, fifth = (pod.controller for pod in found)
+    assert first == second != third == fourth != fifth
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -466,7 +482,7 @@ def damaged(draw: st.DrawFn) -> list[str]:
         found = json.loads(lines[at])
         match draw(st.sampled_from(["set", "drop", "double", "swap"])):
             case "set":
-                key = draw(st.sampled_from([*found, "a", "u", "d", "m", "o", "w", "settled", "paused"]))
+                key = draw(st.sampled_from([*found, "a", "u", "d", "m", "o", "w", "changed", "settled", "paused"]))
                 lines[at] = json.dumps(found | {key: draw(values)}) + "\n"
             case "drop":
                 del lines[at]

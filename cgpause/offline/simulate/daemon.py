@@ -30,8 +30,8 @@ from cgpause.core.model import (
 )
 from cgpause.kernel.processes import Call
 from cgpause.offline.simulate.pods import SimPod
+from cgpause.pods.classify import STARTING_S
 from cgpause.pods.tracked import SPARED_S
-from cgpause.pods.tree import STARTING_S
 from cgpause.policy.decide import Decision, State, decide
 from cgpause.policy.growth import CHARGE_BATCH_BYTES
 from cgpause.policy.kinds import FIRM_S, Kinds
@@ -57,7 +57,7 @@ _SCAN_S = 1.0
 _YOUNG_S = 300.0
 """Age of a container up to which they are counted."""
 _NOISE_PER_S = 1.0
-"""Interval in which the kernel charges or returns batches of a running pod."""
+"""How often a second the kernel charges or returns batches of a running pod."""
 _NOISE_MOST = 0.5
 """Largest share of samples with such a change."""
 
@@ -195,7 +195,7 @@ class SimDaemon:
         self._tick_at(self._engine.now_s + next_ns / _NS + self._late_s)
 
     def _look_closely(self) -> int:
-        """Take a sample and decide; return the time of the next sample."""
+        """Take a sample and decide; return the time until the next sample."""
         if self._tight:
             self._read_details()
         sample = self.sample()
@@ -280,6 +280,7 @@ class SimDaemon:
             workload = Workload.STARTING
         pod.facts = replace(
             facts,
+            changed_at_ns=now_ns,
             settled_at_ns=now_ns + int(hold.settle_s * _NS),
             spared_until_ns=now_ns + int(min(hold.settle_s, SPARED_S) * _NS),
             unmade=pod.steps is None,
@@ -363,7 +364,7 @@ class SimDaemon:
         self._engine.at(now_s + _SCAN_S, notice)
 
     def finish(self, pod: SimPod) -> None:
-        """Take in the end of a pod (`PodTree._learn_from_end`)."""
+        """Take in the end of a pod (`Classifier.learn_from_end`)."""
         self._quiet = None
         if pod.workload is not Workload.BATCH or pod.facts is None:
             return

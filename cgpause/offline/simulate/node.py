@@ -102,7 +102,7 @@ class SimNode:
 
     @property
     def freezes(self) -> int:
-        """Number of freezes of throttled pods."""
+        """Number of freezes of pods that grew although throttled."""
         return 0 if self.daemon is None else self.daemon.freezes
 
     @property

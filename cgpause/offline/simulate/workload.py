@@ -41,7 +41,7 @@ def _priority() -> dict[str, Option]:
 class NodesOptions:
     """The nodes, all alike."""
 
-    count: int = field(default=1, metadata=option("How many.", low=1, high=1000))
+    count: int = field(default=1, metadata=option("Number of nodes.", low=1, high=1000))
     memory_mib: int = field(
         default=32768, metadata=option("memory.max of kubepods on each.", unit="MiB", low=16, high=1 << 30)
     )
@@ -49,26 +49,32 @@ class NodesOptions:
     oversubscription_pct: float = field(
         default=100.0,
         metadata=option(
-            "What the limits of the jobs on a node may add up to: a job requests its limit divided by it.",
+            "Largest sum of the limits of a node's jobs: a job requests its limit divided by it.",
             unit="%",
             low=1,
             high=10000,
         ),
     )
     backoff_scale: float = field(
-        default=1.0, metadata=option("Of kubelet's 1, 10, 20, 40 … 300 s before a restart.", low=0, high=100)
+        default=1.0,
+        metadata=option("Factor on kubelet's wait before a restart (1, 10, 20, 40 … 300 s).", low=0, high=100),
     )
     start_s: float = field(
-        default=0.2, metadata=option("How long kubelet starts a container, one by one.", unit="s", low=0, high=3600)
+        default=0.2,
+        metadata=option("kubelet's time to start a container; it starts one at a time.", unit="s", low=0, high=3600),
     )
     page_us: float = field(
         default=1.7, metadata=option("CPU time that a page of 4 KiB costs.", unit="µs", low=0.01, high=1e6)
     )
     charged_kib: int = field(
-        default=300, metadata=option("What a container is charged besides.", unit="KiB", low=0, high=1000)
+        default=300,
+        metadata=option(
+            "Memory that the kernel charges to a container besides the program's.", unit="KiB", low=0, high=1000
+        ),
     )
     give_up_s: float = field(
-        default=21600.0, metadata=option("When to end, whatever has not finished.", unit="s", above=0, high=1e9)
+        default=21600.0,
+        metadata=option("Time at which the simulation ends, whatever has not finished.", unit="s", above=0, high=1e9),
     )
 
 
@@ -109,12 +115,14 @@ class _LastingOptions:
     """Common options of services and DaemonSets."""
 
     name: str = field(metadata=_name("Its name."))
-    base_mib: int = field(metadata=option("What each pod holds all the time.", unit="MiB", low=1, high=1 << 30))
-    surge_mib: int = field(default=0, metadata=option("What a surge adds.", unit="MiB", low=0, high=1 << 30))
-    surge_s: float = field(default=5.0, metadata=option("How long a surge grows.", unit="s", low=0.01, high=1e6))
+    base_mib: int = field(metadata=option("Memory that each pod always holds.", unit="MiB", low=1, high=1 << 30))
+    surge_mib: int = field(default=0, metadata=option("Memory that a surge adds.", unit="MiB", low=0, high=1 << 30))
+    surge_s: float = field(default=5.0, metadata=option("Time in which a surge grows.", unit="s", low=0.01, high=1e6))
     rest_s: float = field(
         default=20.0,
-        metadata=option("Mean time between two, each from half to one and a half of it.", unit="s", low=0, high=1e6),
+        metadata=option(
+            "Mean time between two surges, each from half to one and a half of it.", unit="s", low=0, high=1e6
+        ),
     )
     limit_mib: int | None = field(
         default=None,
@@ -124,20 +132,20 @@ class _LastingOptions:
     )
     request_mib: int | None = field(
         default=None,
-        metadata=option("What each pod requests of its node; limit_mib unless set.", unit="MiB", low=0, high=1 << 30),
+        metadata=option("Memory that each pod requests; limit_mib unless set.", unit="MiB", low=0, high=1 << 30),
     )
     listens: bool = field(
         default=True,
         metadata=option("Whether it listens on TCP: then it is a service to the daemon, and is probed."),
     )
     probe_period_s: float = field(
-        default=Probe().period_s, metadata=option("Its liveness probe comes so often.", unit="s", low=0.1, high=3600)
+        default=Probe().period_s, metadata=option("Period of its liveness probe.", unit="s", low=0.1, high=3600)
     )
     probe_timeout_s: float = field(
-        default=Probe().timeout_s, metadata=option("And waits for so long.", unit="s", low=0.01, high=3600)
+        default=Probe().timeout_s, metadata=option("Timeout of its liveness probe.", unit="s", low=0.01, high=3600)
     )
     probe_failures: int = field(
-        default=Probe().failures, metadata=option("So many missed in a row kill.", low=1, high=1000)
+        default=Probe().failures, metadata=option("Missed probes in a row that kill the container.", low=1, high=1000)
     )
     probe_initial_delay_s: float = field(
         default=Probe().initial_delay_s,

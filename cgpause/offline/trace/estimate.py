@@ -65,10 +65,15 @@ class Track:
         while len(record) > 1 and record[1][0] <= own_ns:
             record.popleft()
         usage = record[0][1]
-        if self.lag_ns and usage.pod.settled_at_ns:
-            pod = usage.pod
-            settled, spared = pod.settled_at_ns + self.lag_ns, pod.spared_until_ns + self.lag_ns
-            return PodUsage(usage.memory_current_bytes, replace(pod, settled_at_ns=settled, spared_until_ns=spared))
+        pod = usage.pod
+        if self.lag_ns and pod.changed_at_ns:
+            pod = replace(
+                pod,
+                changed_at_ns=pod.changed_at_ns + self.lag_ns,
+                settled_at_ns=pod.settled_at_ns + self.lag_ns,
+                spared_until_ns=pod.spared_until_ns + self.lag_ns,
+            )
+            return PodUsage(usage.memory_current_bytes, pod)
         return usage
 
 

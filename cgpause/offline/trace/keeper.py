@@ -71,7 +71,7 @@ class Keeper:
         """Last time with a paused pod."""
 
     def overlay(self, pod: Pod) -> Pod:
-        """Return a pod as the daemon would see it, without the recorded pauses."""
+        """Return a pod as the daemon would see it, without the daemon's recorded pauses."""
         held = self.held.get(pod.cgroup)
         if held is not None:
             return replace(pod, paused=held.record, distress=held.distress)
@@ -154,7 +154,7 @@ class Incidents:
 
     def __init__(self) -> None:
         self._before: dict[CgroupId, tuple[int, int, int]] = {}
-        """For each pod: the time at which it is settled, and its counts."""
+        """For each pod: the time of its last container change, and its counts."""
         self._read_at_ns = 0
         self._at_ns = 0
 
@@ -168,12 +168,12 @@ class Incidents:
         now: dict[CgroupId, tuple[int, int, int]] = {}
         for _, pod in sample.pods:
             key = pod.cgroup
-            settled, count, own = pod.settled_at_ns, moment.oom_kills.get(key, 0), moment.own_ooms.get(key, 0)
-            now[key] = settled, count, own
+            changed, count, own = pod.changed_at_ns, moment.oom_kills.get(key, 0), moment.own_ooms.get(key, 0)
+            now[key] = changed, count, own
             before = self._before.get(key)
             if before is None or now[key] == before:
                 continue
-            if settled > before[0]:
+            if changed > before[0]:
                 distress[key] = "its containers changed"
             if count > before[1]:
                 kills[key] = Killed(count - before[1], own > before[2])

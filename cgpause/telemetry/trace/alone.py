@@ -122,7 +122,7 @@ def record(root: str, log_dir: str, config: Config, plan: Plan, on_sample: Calla
     """Record until `for_s` is over or SIGINT, SIGTERM or SIGHUP comes; call `on_sample` with the progress.
 
     Raises:
-        KernelWriteError: the file exists or cannot be made, or a later write failed; the part before it can be read.
+        KernelWriteError: the file exists or cannot be made, or a later write failed; earlier samples can be read.
         CgpauseError: the cgroup root does not exist.
     """
     raise_descriptor_limit()
@@ -141,7 +141,7 @@ def record(root: str, log_dir: str, config: Config, plan: Plan, on_sample: Calla
             finally:
                 node.close()
     except OSError as e:
-        raise KernelWriteError(plan.path, e, hint="what was written until then can be read") from e
+        raise KernelWriteError(plan.path, e, hint="samples written before, if any, can be read") from e
     finally:
         tree.close()
         files.close()

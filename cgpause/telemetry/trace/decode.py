@@ -126,6 +126,7 @@ class Decoder:
             controller=None if namespace is None or name is None else controller(namespace, name),
             memory_max_bytes=_whole(values, "max") if values.get("max") is not None else None,
             protected=_text(values, "protected") if values.get("protected") is not None else None,
+            changed_at_ns=_whole(values, "changed", _MOST // 1000) * 1000 if "changed" in values else 0,
             settled_at_ns=_whole(values, "settled", _MOST // 1000) * 1000 if "settled" in values else 0,
             spared_until_ns=_whole(values, "spared", _MOST // 1000) * 1000 if "spared" in values else 0,
             unmade=_flag(values, "unmade"),

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from zlib import crc32
 
 from cgpause import __version__
 from cgpause.core.model import CgroupId, Headroom, Pod, Workload
@@ -44,9 +45,17 @@ def hide_pod(pod: Pod, hide: Hide) -> Pod:
         pod,
         uid=hide(pod.uid),
         namespace=namespace,
-        name=None if pod.name is None else hide(pod.name),
+        name=None if pod.name is None else _hide_name(pod.name, pod.controller, hide),
         protected=protected,
     )
+
+
+def _hide_name(name: str, controller: str | None, hide: Hide) -> str:
+    """Return a hash for a pod's name; pods of one workload differ only in a number, so that a replay knows them."""
+    workload = (controller or "").partition("/")[2]
+    if workload in ("", name):
+        return hide(name)
+    return f"{hide(workload)}-{crc32(hide(name).encode()):010}"
 
 
 class _Noted:
@@ -191,6 +200,7 @@ class Encoder:
             "protected": shown.protected,
             "class": None if shown.workload is Workload.BATCH else shown.workload,
             "priority": shown.priority or None,
+            "changed": shown.changed_at_ns // 1000 or None,
             "settled": shown.settled_at_ns // 1000 or None,
             "spared": shown.spared_until_ns // 1000 or None,
             "unmade": shown.unmade or None,
@@ -203,7 +213,7 @@ class Encoder:
 
 
 def _facts(pod: Pod) -> tuple[object, ...]:
-    """Return the fields of a pod's line."""
+    """Return the facts of a pod whose change needs a new line of it."""
     paused = pod.paused
     return (
         pod.namespace,
@@ -212,6 +222,7 @@ def _facts(pod: Pod) -> tuple[object, ...]:
         pod.protected,
         pod.workload,
         pod.priority,
+        pod.changed_at_ns,
         pod.settled_at_ns,
         pod.spared_until_ns,
         pod.unmade,

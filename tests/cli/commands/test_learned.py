@@ -17,7 +17,7 @@ from cgpause.daemon import learned
 from cgpause.daemon.learned import Learned
 
 KNOWN = Learned({"default/job": (300 * MIB,), "secret/payroll": (7 * MIB,)}, {"secret/payroll": False})
-PEAKS, GROWTH = "peaks of its workload", "its growth, for it has no limit"
+PEAKS, GROWTH = "peaks of its workload", "as much again as it uses, for it has no limit"
 RESERVE = 'policy = "reserve"\n'
 
 
