@@ -126,6 +126,7 @@ class Globals:
         tree = PodTree(self.root(), self.log_dir, config, None if known is None else Kinds(known.kinds))
         try:
             tree.refresh(now_ns())
+            tree.look_for_programs(now_ns())
             yield tree
         finally:
             tree.close()

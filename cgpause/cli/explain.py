@@ -35,7 +35,6 @@ def decide_now(
     for tracked in tree.pods.values():
         tracked.pod = _with_record(tracked)
     tree.read_details(now_ns())
-    tree.look_for_programs(now_ns())
     growths = Growths(peaks=peaks)
     deadline = time.monotonic() + (watch_s if config.policy is Policy.RESERVE else 0)
     while time.monotonic() < deadline:
@@ -63,7 +62,7 @@ def rule(verdict: Verdict, sample: Sample, config: Config) -> str:
         ends = "or its time is over" if paused.expires_ns is not None else "whatever the memory"
         return f"paused by hand: the daemon leaves it alone until an operator resumes it, {ends}"
     if verdict.rank is None and paused is None:
-        aside = "" if place is None else "; what it may take is set aside before other pods are served"
+        aside = "" if place is None else "; its growth of up to 10 s is reserved before other pods are served"
         return f"not a candidate: it may not be paused now{aside}"
     if config.policy is Policy.WATERMARK:
         marks, used = config.watermark, f"{sample.headroom.used_pct:.1f} % now"
@@ -73,14 +72,16 @@ def rule(verdict: Verdict, sample: Sample, config: Config) -> str:
     if place is None:
         return "stays paused for as long as [hold] allows, or until it is in distress"
     if place.excused:
-        return "runs even without headroom until it gives memory back: its pauses have cost more than a restart would"
+        return (
+            "runs even without headroom until it frees memory: pauses of all pods have cost more than a restart would"
+        )
     if place.first:
         return "all that it may take is reserved for it, so that one pod can always reach its peak and give memory back"
     if place.need <= place.noise:
         return "runs: it does not grow, so that a pause would free nothing"
     if paused is not None:
         return (
-            "resumes when its demand fits beside most of what the pods that run will take, when its pause has cost as "
-            "much idle CPU time as a restart would, or when it is in distress"
+            "resumes when its demand fits beside most of what the running pods will take, when it is chosen because "
+            "pauses have cost as much as a restart, after the longest time allowed, or in distress"
         )
     return "runs while its growth fits beside that of the other pods that run, else it is paused"

@@ -1,4 +1,4 @@
-"""Distress, which ends a pause early: the pod's containers change, or a process in it is killed, started or terminated.
+"""Distress ends a pause early: changed containers, an OOM kill, a new process, a stop signal, a refused connection.
 
 inotify reports container changes and OOM kills. The daemon checks the rest once a second, and everything if inotify
 does not work.
@@ -29,7 +29,7 @@ _GRACE_NS = 30 * NS_PER_S
 
 
 class Distress:
-    """Marks pods that the daemon has paused, so that the next decision resumes them."""
+    """Marks paused pods that show distress, so that the next decision resumes them."""
 
     def __init__(self, tree: PodTree, actuator: Actuator) -> None:
         self._tree = tree
@@ -39,9 +39,14 @@ class Distress:
         """Whether the next scan checks everything, as without inotify, although inotify works again."""
 
     def missed(self, at_ns: int) -> None:
-        """Make the next scan due at once and complete: events before a new inotify watch were missed."""
+        """Make the next scan due at once and complete: events were lost, or came before a new inotify watch.
+
+        A container may have started unseen, so the pods' words are read again.
+        """
         self._unwatched = True
         self._scan_at_ns = at_ns
+        for tracked in self._tree.pods.values():
+            tracked.kind.word_asked = False
 
     def on_containers(self, tracked: TrackedPod, at_ns: int) -> bool:
         """Handle a container's start or end: spare the pod for a while; return whether a decision cannot wait.
@@ -92,15 +97,21 @@ class Distress:
             if unwatched or (tracked.damaged and at_ns >= tracked.retry_at_ns):
                 self._actuator.read_record(tracked)
             paused = tracked.pod.paused
-            if paused is None:
+            if paused is None and not unwatched:
                 continue
-            seen = tracked.seen_since(paused.since_ns)
+            seen = tracked.seen_since(0 if paused is None else paused.since_ns)
             try:
                 if unwatched:
-                    children = frozenset(name for name, _ in tracked.cgroup.children())
+                    children = frozenset(
+                        tracked.descendants(at_ns)  # listed every 10 s
+                        if paused is None
+                        else (name for name, _ in tracked.cgroup.children())
+                    )
                     if seen.children not in (None, children):
                         self.on_containers(tracked, at_ns)
                     seen.children = children
+                if paused is None:
+                    continue
                 if paused.owner is Owner.DAEMON and tracked.pod.distress is None:
                     self._answer_processes(tracked, paused, at_ns)
             except CgpauseError:
@@ -115,7 +126,7 @@ class Distress:
         if kind.listens or at_ns < seen.look_at_ns or at_ns - max(kind.started_ns, kind.seen_ns) > _YOUNG_NS:
             return False
         if not kind.started_ns:
-            if self._tree.kinds.is_batch(tracked.pod.controller):
+            if self._tree.classifier.kinds.is_batch(tracked.pod.controller):
                 return False
             seen.look_at_ns = at_ns + _REFUSED_NS
         refused = refused_connections(tracked.cgroup)
@@ -130,13 +141,13 @@ class Distress:
             call = Call.REFUSED
         if call is None:
             if processes.doubted:
-                self._tree.was_not_visited(tracked, at_ns)
+                self._tree.classifier.was_not_visited(tracked, at_ns)
             return
         if call is Call.ENDING:
             tracked.spare(at_ns + _GRACE_NS)
-            self._tree.was_told_to_end(tracked, at_ns)
+            self._tree.classifier.was_told_to_end(tracked, at_ns)
         else:
-            self._tree.was_visited(tracked, at_ns)
+            self._tree.classifier.was_visited(tracked, at_ns)
         self._mark(tracked, call)
 
 

@@ -84,24 +84,27 @@ class Loop:
         return woken
 
     def turn(self, woken: Woken, *, stopping: bool) -> None:
-        """Take in the changes, decide if it is time, and let the other parts do what is due."""
+        """Take in the changes; if a sample is due, take it and decide; then run status, publisher and saver."""
         at_ns = now_ns()
         if self.sampler.follow_kubelet(at_ns):
             self.schedule = self.schedule.awake()
         self.schedule, urgent = self.intake.take_in(woken.changes, self.schedule, self.headroom, at_ns)
         urgent = urgent or woken.urgent
         if not stopping and (urgent or at_ns >= self.schedule.sample_at_ns):
-            if urgent or not self._rests(at_ns):
+            if urgent or not self._try_rest(at_ns):
                 self._decide(at_ns)
             self.intake.actuator.counts.ticks.observe((now_ns() - at_ns) / NS_PER_S)
         if self.sample is not None:
             at_ns = max(at_ns, self.sample.at_ns)  # so that the figures reach up to this sample
         self.status.turn(at_ns, None if self._blind else self.headroom)
         self.intake.publisher.turn(at_ns)
-        self.saver.turn(at_ns, self.state.reserve.growths.peaks, self.intake.tree.kinds)
+        self.saver.turn(at_ns, self.state.reserve.growths.peaks, self.intake.tree.classifier.kinds)
 
-    def _rests(self, at_ns: int) -> bool:
-        """Return True if the headroom alone shows that the last decision holds; then plan the next sample."""
+    def _try_rest(self, at_ns: int) -> bool:
+        """Read the headroom; if it alone shows that the last decision holds, plan the next sample and return True.
+
+        It adjusts memory.high, too.
+        """
         if self.sample is None or not (self.schedule.asleep or self.schedule.quiet):
             return False
         try:
@@ -110,7 +113,7 @@ class Loop:
                 least, most = self.sampler.glance()
                 schedule = self.schedule.after_rest(least, at_ns)
                 if schedule is not None and quiet.holds(most, at_ns):
-                    # While memory is tight, `quiet` lasts for a second: so long memory.high may stay as it is.
+                    # While memory is tight, `quiet` lasts for a second: memory.high may stay as it is for that long.
                     self.schedule = schedule
                     return True
             headroom = self.sampler.headroom()
@@ -189,6 +192,6 @@ class Loop:
         """Resume all pods the daemon paused: without a sample it cannot tell when a pause should end."""
         if not self._blind:
             self._blind = True
-            log.error("memory cannot be read: no pod is paused %s", fields(error=error))
+            log.error("memory cannot be read: the daemon pauses no pod %s", fields(error=error))
         self.release()
         self.schedule = self.schedule.after_failure(at_ns)

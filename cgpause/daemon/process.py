@@ -1,4 +1,4 @@
-"""The daemon as a process: start, reload of the configuration, and a stop that leaves no pod paused.
+"""The daemon as a process: start, reload of the configuration, and a stop that ends its pauses.
 
     python -m cgpause.daemon --config FILE [--cgroup-root DIR] [--log-dir DIR] [--state-dir DIR] [--run-dir DIR]
         [--dry-run] [--verbose] [--version]
@@ -61,7 +61,7 @@ class Daemon:
         """Read the configuration and open the cgroup tree, epoll, inotify, PSI triggers and state files.
 
         Raises:
-            HostError: the host lacks something that the daemon needs, such as the cgroup root.
+            HostError: the host lacks something that the daemon needs, or another daemon works on the tree.
             ConfigError: the configuration is missing or invalid.
         """
         self._options = options
@@ -71,7 +71,7 @@ class Daemon:
         try:
             self._root = root_cgroup = Cgroup(root, "")
         except CgpauseError as e:
-            raise HostError(f"no such cgroup root: {e}") from e
+            raise HostError(f"the cgroup root cannot be opened: {e}") from e
         if not dry_run:
             root_cgroup.lock_for_daemon()
         known = saver.load(options.learned_path)
@@ -213,9 +213,9 @@ class Daemon:
         self._loop.intake.publisher.close()  # before the unlock: this removes the file, and the next daemon may publish
         # Unlock before anything waits for a disk: a disk that hangs keeps this process and would block the next daemon.
         self._root.unlock_for_daemon()
-        # Wait for disks only now, when no pod is paused any more.
+        # Wait for disks only now, after the daemon's pauses have ended.
         if not failed:
-            self._loop.saver.save(self._loop.state.reserve.growths.peaks, self._tree.kinds)
+            self._loop.saver.save(self._loop.state.reserve.growths.peaks, self._tree.classifier.kinds)
         if self._history is not None:
             self._history.close()
         held = [tracked.pod.paused for tracked in self._tree.pods.values()]

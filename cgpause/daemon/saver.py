@@ -30,10 +30,10 @@ def load(path: str | None) -> Learned:
         found = learned.read(path)
     except LearnedError as e:
         advice = "the daemon learns anew, and replaces the file"
-        log.warning("what was learned is lost %s", fields(error=e, advice=advice))
+        log.warning("learned workloads not loaded %s", fields(error=e, advice=advice))
         return Learned()
     if found.peaks or found.kinds:
-        log.info("learned before %s", fields(file=path, peaks=len(found.peaks), kinds=len(found.kinds)))
+        log.info("learned workloads loaded %s", fields(file=path, peaks=len(found.peaks), kinds=len(found.kinds)))
     return found
 
 
@@ -49,7 +49,7 @@ class Saver:
         self._next_ns = 0
         self._busy = False
         """Whether the thread is still writing the last save; the thread clears it."""
-        self._trouble = FileTrouble(path or "", "what was learned is not saved", "what was learned is saved again")
+        self._trouble = FileTrouble(path or "", "learned workloads not saved", "learned workloads saved again")
         """Only the thread changes it."""
 
     def turn(self, at_ns: int, peaks: Mapping[str, tuple[int, ...]], kinds: Kinds) -> None:
@@ -59,7 +59,7 @@ class Saver:
             self.save(peaks, kinds)
 
     def save(self, peaks: Mapping[str, tuple[int, ...]], kinds: Kinds) -> None:
-        """Hand the knowledge over to the thread, which writes it before it ends, unless the file already has it.
+        """Let the thread write the knowledge, unless the file already has it.
 
         The caller never changes `peaks` in place.
         """

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import os
 
+from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import CgpauseError
 from cgpause.core.kubepods import is_monitor
 from cgpause.core.model import OwnWord
 from cgpause.core.parse import parse_variable
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.processes import RUNTIME, read_started_ns
+from cgpause.kernel.processes import RUNTIME, UNNAMED, read_started_ns
 
 VARIABLE = b"CGPAUSE"
 _MOST_BYTES = 256 << 10
@@ -27,6 +28,10 @@ _MOST_BYTES = 256 << 10
 _MOST_CONTAINERS = 64
 _MOST_PROCESSES = 64
 """Most processes of a container among which the first one is searched: those with the lowest ids."""
+
+
+_UNNAMED_NS = 10 * NS_PER_S
+"""Age of a process from which such a name (`UNNAMED`) is a program's own."""
 
 
 class Containers:
@@ -89,9 +94,10 @@ def _first_environ(pod: Cgroup, name: str) -> bytes:
     if not pids:
         return b""
     started = [(read_started_ns(pid), pid) for pid in pids]
-    pid = min([one for one in started if one[0]], default=(0, pids[0]))[1]  # 0: it has ended
+    started_ns, pid = min([one for one in started if one[0]], default=(0, pids[0]))  # 0: it has ended
     try:
-        if RUNTIME.match(_read(pid, "comm", 64).decode(errors="replace").strip()):
+        name = _read(pid, "comm", 64).decode(errors="replace").strip()
+        if RUNTIME.match(name) or (UNNAMED.match(name) and now_ns() - started_ns < _UNNAMED_NS):
             return b""
         return _read(pid, "environ", _MOST_BYTES)
     except PermissionError:

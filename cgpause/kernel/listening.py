@@ -4,8 +4,9 @@ kubelet's HTTP, TCP and gRPC probes need a listening socket in the pod's network
 such probe to miss, so a pause may be long. All processes of a pod share the network namespace of its sandbox, so one
 process is enough. On the host's network the result is that of the host: a service. This module does not see exec probes
 (slow under throttling, kubelet 1.32), a service that does not listen yet, UDP (kubelet has no UDP probes), or the
-sockets inside a sandboxed runtime (gVisor, Kata). A rule can name the class of such pods. Of a service that does not
-listen yet, `refused_connections` shows the probes, and `look_inside` whether its program has started.
+sockets inside gVisor's sandbox. A rule can name the class of such pods. A virtual machine (Kata, KubeVirt) counts as
+listening: its sockets and its containers are inside, and only while it runs can they be stopped. Of a service that does
+not listen yet, `refused_connections` shows the probes, and `look_inside` whether its program has started.
 
 `/proc/<pid>/net` needs no capability, unlike `ns/net` and `fd`.
 """
@@ -22,7 +23,7 @@ from cgpause.core.errors import CgpauseError, MalformedError
 from cgpause.core.kubepods import is_monitor
 from cgpause.core.parse import parse_first_listens, parse_tcp_in_use
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.processes import RUNTIME
+from cgpause.kernel.processes import RUNTIME, UNNAMED
 
 PROC = "/proc"
 # To read net/tcp to its end, the kernel goes through the connections of the whole node: 1.4 ms for each file on a node
@@ -33,10 +34,15 @@ _FILES = (("sockstat6", "tcp6"), ("sockstat", "tcp"))
 # 150. With so small a buffer the kernel stops at the first socket.
 _TABLE_START = 256
 _TRIES = 16
-"""Most processes to try; more than one only if a process ends meanwhile."""
-_UNNAMED = re.compile(r"exe$|\d+$")
-"""First names of runc's copy of itself, which it runs as /proc/self/exe or /proc/self/fd/N."""
+"""Most processes of a pod that one check reads."""
+_TRIES_EACH = 4
+"""Most processes of one container that `look_inside` reads: while a runtime makes it, it has only the runtime's."""
 _SANDBOX = "pause"
+_VIRTUAL = re.compile(r"qemu-|cloud-hyperviso|firecracker|virt-launcher|containerd-shim")
+"""Names of processes of a virtual machine or its shim in a pod's cgroup (Kata, KubeVirt)."""
+_NODE_CRITICAL = b"-997"
+"""`oom_score_adj` that kubelet gives to containers of PriorityClass system-node-critical, and of Guaranteed pods
+(GetContainerOOMScoreAdjust in k/k pkg/kubelet/qos/policy.go)."""
 _DEPTH = 2
 """Containers are children of the pod's cgroup; crun puts their processes one level further down."""
 
@@ -47,8 +53,11 @@ def listens(pod: Cgroup) -> bool | None:
     The sandbox is no program: a pod whose image is still being pulled has nothing else.
     """
     for pid in islice(_pids(pod), _TRIES):
-        if _command(pid) == _SANDBOX:
+        name = _command(pid)
+        if name == _SANDBOX:
             continue
+        if _VIRTUAL.match(name):
+            return True
         try:
             return any(_listens(f"{PROC}/{pid}/net", *names) for names in _FILES)
         except OSError:
@@ -65,6 +74,8 @@ class Inside(NamedTuple):
     """Whether a runtime makes a container in it."""
     program: bool
     """Whether a program of its containers runs."""
+    node_critical: bool = False
+    """Whether kubelet treats a container of it as critical for the node."""
 
 
 def look_inside(pod: Cgroup) -> Inside | None:
@@ -73,11 +84,12 @@ def look_inside(pod: Cgroup) -> Inside | None:
     Until a container's program starts, the container's processes are those of the runtime (runc: `runc:[2:INIT]`). The
     sandbox is neither a runtime nor a program.
     """
-    names = [name for pid in islice(_pids(pod), _TRIES) if (name := _command(pid))]
-    if not names:
+    names = {pid: _command(pid) for pid in islice(_pids(pod, _TRIES_EACH), _TRIES * _TRIES_EACH)}
+    runtimes = {pid for pid, name in names.items() if RUNTIME.match(name) or UNNAMED.match(name)}
+    programs = [pid for pid, name in names.items() if name not in ("", _SANDBOX) and pid not in runtimes]
+    if not any(names.values()):
         return None
-    runtimes = [name for name in names if RUNTIME.match(name) or _UNNAMED.match(name)]
-    return Inside(bool(runtimes), any(name != _SANDBOX for name in names if name not in runtimes))
+    return Inside(bool(runtimes), bool(programs), any(map(_is_node_critical, programs)))
 
 
 def _command(pid: int) -> str:
@@ -85,6 +97,13 @@ def _command(pid: int) -> str:
         return _read_start(f"{PROC}/{pid}/comm", 64).decode(errors="replace").strip()
     except OSError:
         return ""  # it has ended
+
+
+def _is_node_critical(pid: int) -> bool:
+    try:
+        return _read_start(f"{PROC}/{pid}/oom_score_adj", 16).strip() == _NODE_CRITICAL
+    except OSError:
+        return False  # it has ended
 
 
 def refused_connections(pod: Cgroup) -> int | None:
@@ -122,15 +141,18 @@ def _read_start(path: str, size: int) -> bytes:
         os.close(fd)
 
 
-def _pids(pod: Cgroup) -> Iterator[int]:
-    """Return the processes of a pod, from the top down: nested containers may have other network namespaces."""
+def _pids(pod: Cgroup, most_each: int = _TRIES) -> Iterator[int]:
+    """Return up to `most_each` processes of each container, from the top down.
+
+    Nested containers come last: they may have other network namespaces.
+    """
     try:
         names = [name for name, _ in pod.children() if not is_monitor(name)]
     except CgpauseError:
         return
     for _ in range(_DEPTH):
         for name in names:
-            yield from _members(pod, name)
+            yield from _members(pod, name)[:most_each]
         names = [inner for name in names for inner in _children(pod, name)]
 
 

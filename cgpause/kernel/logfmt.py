@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import re
 import select
 import sys
@@ -99,7 +98,7 @@ def send(to: journal.Journal, record: logging.LogRecord) -> bool:
 def set_up(*, verbose: bool) -> None:
     """Send the log to stderr."""
     handler = _Handler()
-    handler.setFormatter(_Formatter(journal="JOURNAL_STREAM" in os.environ))
+    handler.setFormatter(_Formatter(journal=journal.is_stderr()))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.DEBUG if verbose else logging.INFO)

@@ -23,6 +23,8 @@ from cgpause.kernel.cgroupfs import Cgroup
 
 RUNTIME = re.compile(r"runc(:|$)|crun$|youki")
 """Names of a process of a runtime that makes a container: runc names its steps `runc:[2:INIT]`."""
+UNNAMED = re.compile(r"exe$|\d+$")
+"""First names of such a process: runc and crun run copies of themselves as /proc/self/exe or /proc/self/fd/N."""
 _AT_ONCE = 128
 """Processes read at a time, 20 µs each; in a larger pod the next reading goes on from there."""
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
@@ -131,10 +133,10 @@ def _read_status(pid: int) -> ProcessStatus | None:
         return None  # the process has ended
 
 
-def read_started_ns(pid: int) -> int:
+def read_started_ns(pid: int, proc: str = "/proc") -> int:
     """Return the start time on CLOCK_BOOTTIME, as since_ns of a record; 0 for a process that has ended."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as f:
+        with open(f"{proc}/{pid}/stat", "rb") as f:
             return parse_start_ticks(f.read()) * _TICK_NS
     except (OSError, MalformedError):
         return 0

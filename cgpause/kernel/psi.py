@@ -12,7 +12,7 @@ import logging
 import os
 import select
 
-from cgpause.core.errors import CgpauseError
+from cgpause.core.errors import CgpauseError, CgroupGoneError
 from cgpause.core.model import CgroupId, Pressure
 from cgpause.core.parse import parse_pressure
 from cgpause.kernel.cgroupfs import Cgroup
@@ -112,15 +112,19 @@ class PsiTriggers:
     def _complain(self, path: str, error: Exception, trigger: str | None = None) -> None:
         if path in self._told:  # the next attempt comes with the next refresh
             return
+        if isinstance(error, CgroupGoneError):
+            return  # the next refresh finds the kubepods that is in use
         self._told.add(path)
         number = getattr(error, "errno", None)
         if number == errno.EACCES:
             advice = "working from headroom alone; in a container AppArmor may deny it (docs/deployment.md)"
-        elif number in (errno.EINVAL, errno.EPERM):
+        elif number == errno.EINVAL:
             # Without CAP_SYS_RESOURCE the kernel accepts only windows of multiples of 2 s (6.1: EINVAL).
             advice = "working from headroom alone; grant CAP_SYS_RESOURCE"
-        else:
+        elif number in (errno.EOPNOTSUPP, errno.ENOENT):
             advice = "working from headroom alone; boot with psi=1 for earlier wake-ups"
+        else:
+            advice = "working from headroom alone"
         log.warning("no PSI trigger %s", fields(path=path, trigger=trigger, error=error, advice=advice))
 
 

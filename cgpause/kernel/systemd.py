@@ -10,10 +10,12 @@ from cgpause.core.parse import parse_timespan
 
 _SYSTEMD_PERIOD_US = 100_000
 """systemd's period if CPUQuotaPeriodSec= is not set."""
+_PATIENCE_S = 3.0
+"""Longest wait for systemd: the daemon's loop waits too, and answers systemd's watchdog (15 s) only after it."""
 
 
 def original_from_systemd(cgroup_path: str) -> CpuMax | None:
-    """Return a pod's cpu.max by systemd's unit; None if systemd does not know it."""
+    """Return a pod's cpu.max by systemd's unit; None if systemd does not know it, or does not answer."""
     unit = os.path.basename(cgroup_path)
     if not unit.endswith(".slice"):
         return None
@@ -27,7 +29,7 @@ def original_from_systemd(cgroup_path: str) -> CpuMax | None:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=10,
+            timeout=_PATIENCE_S,
             check=True,
         ).stdout
         values = dict(line.partition("=")[::2] for line in shown.splitlines())

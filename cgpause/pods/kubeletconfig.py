@@ -1,9 +1,8 @@
-"""kubelet's eviction thresholds: `memory.available` in `evictionHard` and `evictionSoft` of its configuration.
+"""kubelet's eviction thresholds: `memory.available` in `evictionHard` and `evictionSoft` of its configuration or flags.
 
 One entry of two maps needs no YAML library: PyYAML would take 0.9 MiB (measured), 4 % of the daemon. Forms of YAML
 beyond the common ones (anchors, tags, block scalars in that entry) are refused, never guessed at. The meaning of the
 values is from kubelet's `pkg/kubelet/eviction/helpers.go` and the reference of KubeletConfiguration (v1beta1).
-Thresholds in kubelet's flags, or in a drop-in folder, are not seen.
 """
 
 from __future__ import annotations
@@ -12,19 +11,19 @@ import json
 import logging
 import os
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import MalformedError
 from cgpause.kernel.logfmt import fields
+from cgpause.pods.kubelet import KubeletFlags, KubeletProcess
 
 log = logging.getLogger(__name__)
 
-KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"
-"""Path of kubelet's configuration with kubeadm and most other installers."""
-
 _LOOK_NS = 10 * NS_PER_S
-"""Interval between two looks at the file."""
+"""Interval between two looks at the files."""
 _MIB = 1 << 20
 _DEFAULT_BYTES = 100 * _MIB
 _UNKNOWN_RATIO = 0.025
@@ -62,35 +61,43 @@ _DEFAULT = Threshold(size_bytes=_DEFAULT_BYTES)
 
 
 class KubeletThresholds:
-    """The thresholds of the node's kubelet, as last read from its configuration."""
+    """The thresholds of the node's kubelet, as last read from its flags and its configuration."""
 
-    def __init__(self, path: str = KUBELET_CONFIG) -> None:
+    def __init__(self, path: str | None = None) -> None:
+        """Read them; a `path` counts instead of the flags of the kubelet that runs."""
         self.due_ns = 0
-        """Time of the next look at the file."""
-        self._path = path
-        self._file = self._stat()
-        self.thresholds = read_thresholds(path)
+        """Time of the next look."""
+        self._kubelet = KubeletProcess() if path is None else None
+        self._flags = KubeletFlags(path) if path is not None else KubeletFlags()
+        if self._kubelet is not None and self._kubelet.changed():
+            self._flags = self._kubelet.flags()
+        self._files = self._stat()
+        self.thresholds = read_thresholds(self._flags)
         """The thresholds, for `eviction_bytes`."""
 
     def follow(self, at_ns: int) -> bool:
-        """Read the thresholds again if the file has changed; return whether it has. An error is logged, never raised.
+        """Read the thresholds again if they may have changed; return whether that is so. An error is logged only.
 
         kubeadm writes the file after the node has booted.
         """
         self.due_ns = at_ns + _LOOK_NS
-        before, self._file = self._file, self._stat()
-        if self._file == before:
+        before = self._flags, self._files
+        if self._kubelet is not None and self._kubelet.changed():
+            self._flags = self._kubelet.flags()
+        self._files = self._stat()
+        if (self._flags, self._files) == before:
             return False
-        log.info("kubelet's configuration has changed %s", fields(file=self._path))
-        self.thresholds = read_thresholds(self._path)
+        log.info("kubelet's configuration has changed %s", fields(file=self._flags.config))
+        self.thresholds = read_thresholds(self._flags)
         return True
 
-    def _stat(self) -> tuple[int, int, int] | None:
-        try:
-            found = os.stat(self._path)
-        except OSError:
-            return None
-        return found.st_ctime_ns, found.st_ino, found.st_size  # ctime: also a change of rights
+    def _stat(self) -> list[tuple[str, int, int, int]]:
+        found = []
+        with suppress(OSError):
+            for path in self._flags.files():
+                one = os.stat(path)
+                found.append((path, one.st_ctime_ns, one.st_ino, one.st_size))  # ctime: also a change of rights
+        return found
 
 
 def eviction_bytes(thresholds: tuple[Threshold, ...] | None, *, node_total_bytes: int, capacity_bytes: int) -> int:
@@ -103,14 +110,16 @@ def eviction_bytes(thresholds: tuple[Threshold, ...] | None, *, node_total_bytes
     return max(one.size_bytes + int(node_total_bytes * one.node_ratio) for one in thresholds)
 
 
-def read_thresholds(path: str = KUBELET_CONFIG) -> tuple[Threshold, ...] | None:
-    """Read the thresholds from the configuration of the node's kubelet; if that fails, log why and return None."""
+def read_thresholds(flags: KubeletFlags) -> tuple[Threshold, ...] | None:
+    """Read the thresholds of a kubelet with these flags; if that fails, log why and return None."""
+    path, texts = flags.config, []
     try:
-        with open(path, encoding="utf-8") as f:
-            text = f.read(_MAX_FILE_CHARS + 1)
-        if len(text) > _MAX_FILE_CHARS:
-            raise MalformedError("size of a kubelet configuration", text[:60])
-        return parse_thresholds(text)
+        for path in flags.files():
+            with open(path, encoding="utf-8") as f:
+                texts.append(f.read(_MAX_FILE_CHARS + 1))
+            if len(texts[-1]) > _MAX_FILE_CHARS:
+                raise MalformedError("size of a kubelet configuration", texts[-1][:60])
+        return parse_thresholds(*texts, hard_flag=flags.eviction_hard, soft_flag=flags.eviction_soft)
     except OSError as e:
         log.info("%s, as its configuration cannot be read %s", _ASSUMED, fields(file=path, error=e))
     except (MalformedError, UnicodeDecodeError) as e:
@@ -119,26 +128,45 @@ def read_thresholds(path: str = KUBELET_CONFIG) -> tuple[Threshold, ...] | None:
     return None
 
 
-def parse_thresholds(text: str) -> tuple[Threshold, ...]:
-    """Parse `evictionHard` and `evictionSoft` of a kubelet configuration, in YAML or JSON.
+def parse_thresholds(*texts: str, hard_flag: str | None = None, soft_flag: str | None = None) -> tuple[Threshold, ...]:
+    """Parse `evictionHard` and `evictionSoft` of a kubelet configuration and its drop-ins, in YAML or JSON.
 
-    Without `evictionHard` kubelet's default counts, 100 MiB. With only other signals in it there is no threshold for
-    memory, unless the configuration has `mergeDefaultEvictionSettings: true`. `evictionSoft` has no default, and is
-    left out if it cannot be understood.
+    A flag counts instead of what the files say. Without `evictionHard` kubelet's default counts, 100 MiB. With only
+    other signals in it there is no threshold for memory, unless the configuration has `mergeDefaultEvictionSettings:
+    true`. `evictionSoft` has no default, and is left out if it cannot be understood.
 
     Raises:
         MalformedError: not a kubelet configuration, or one that kubelet (or this small YAML parser) does not accept.
     """
-    parse = _parse_json if text.lstrip().startswith("{") else _parse_yaml
-    hard, merged = parse(text, "evictionHard")
+    hard, merged = _parse(texts, "evictionHard") if hard_flag is None else (_parse_flag(hard_flag), False)
     default = _DEFAULT if hard is None or merged else Threshold()
     known = _memory(hard, default)
     try:
-        soft, _ = parse(text, "evictionSoft")
+        soft, _ = _parse(texts, "evictionSoft") if soft_flag is None else (_parse_flag(soft_flag), False)
         return known, _memory(soft, Threshold())
     except MalformedError as e:
         log.warning("kubelet's soft eviction threshold is not known %s", fields(error=e))
         return (known,)
+
+
+def _parse(texts: Iterable[str], name: str) -> tuple[dict[str, str] | None, bool]:
+    """Return the entries of a map in the files, the last file first, and whether defaults are merged."""
+    entries: dict[str, str] | None = None
+    merged = False
+    for text in texts:
+        parse = _parse_json if text.lstrip().startswith("{") else _parse_yaml
+        found, is_merged = parse(text, name)
+        entries = entries if found is None else {**(entries or {}), **found}
+        merged = merged or is_merged
+    return entries, merged
+
+
+def _parse_flag(text: str) -> dict[str, str]:
+    """Parse the value of --eviction-hard or --eviction-soft: signal<value, separated by commas."""
+    entries = [entry.partition("<") for entry in text.split(",") if entry.strip()]
+    if not all(sign for _, sign, _ in entries):
+        raise MalformedError("kubelet's eviction flag", text)
+    return {signal.strip(): value.strip() for signal, _, value in entries}
 
 
 def _memory(thresholds: dict[str, str] | None, default: Threshold) -> Threshold:

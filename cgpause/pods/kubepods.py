@@ -27,7 +27,7 @@ class KubepodsMemory:
         self._path = ""
         self._fds: list[int] = []
         self._reclaimable_bytes = 0
-        self._counted: tuple[int, int] | None = None
+        self._counted: tuple[CgroupId, int, int] | None = None
 
     def read(self, cgroup: Cgroup | None) -> tuple[int | None, int]:
         """Return the limit (None without one) and the use without page cache, in bytes; (None, 0) without kubepods.
@@ -52,10 +52,12 @@ class KubepodsMemory:
         return limit, max(current - self._reclaimable_bytes, 0)
 
     def glance(self, cgroup: Cgroup | None) -> tuple[int | None, int, int] | None:
-        """Return the limit, and bounds of the use without page cache, without reading memory.stat, the slowest file.
+        """Return the limit, and the use without page cache at best and at worst, without reading memory.stat.
 
-        For the upper bound all page cache counts as used, for the lower one only what is new since the last `read`.
-        Return None without a kubepods, and if it is another one than at the last `read`.
+        That is the slowest file.
+        At worst all page cache counts as used, at best only what is new since the last `read`; the use is even lower if
+        anonymous memory has become page cache since. Return None without a kubepods, and if it is another one than at
+        the last `read`.
 
         Raises:
             CgroupGoneError: kubepods was removed.
@@ -77,9 +79,9 @@ class KubepodsMemory:
         with suppress(CgpauseError):  # kubepods is gone
             met = parse_flat_keyed(cgroup.read("memory.events.local"), "memory.events.local").get("oom", 0)
             killed = parse_flat_keyed(cgroup.read("memory.events"), "memory.events").get("oom_kill", 0)
-            if self._counted is not None:
-                self.ooms += max(min(met - self._counted[0], killed - self._counted[1]), 0)
-            self._counted = met, killed
+            if self._counted is not None and self._counted[0] == cgroup.id:
+                self.ooms += max(min(met - self._counted[1], killed - self._counted[2]), 0)
+            self._counted = cgroup.id, met, killed
 
     def close(self) -> None:
         """Close the descriptors; the next `read` opens them again."""

@@ -45,6 +45,7 @@ def look_for_program(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
     else:
         unmade = not inside.program and _containers_use_little(tracked.cgroup)
         kind.has_program = kind.has_program or (inside.program and kind.started_ns != 0)
+        kind.node_critical = kind.node_critical or inside.node_critical
         if inside.runtime and not unmade and is_new:
             tracked.spare(at_ns + int(SPARED_S * NS_PER_S))
     if unmade is not tracked.pod.unmade:

@@ -16,7 +16,7 @@ from cgpause.core.model import Headroom, Owner, PodUsage, Sample
 from cgpause.core.parse import MemInfo, parse_meminfo
 from cgpause.kernel.cpu_time import CpuTime
 from cgpause.kernel.logfmt import fields
-from cgpause.pods.kubeletconfig import KUBELET_CONFIG, KubeletThresholds, eviction_bytes
+from cgpause.pods.kubeletconfig import KubeletThresholds, eviction_bytes
 from cgpause.pods.kubepods import KubepodsMemory
 from cgpause.pods.tree import PodTree
 
@@ -35,7 +35,7 @@ _LITTLE_SHIFT = 10
 class Sampler:
     """Samples the memory of one tree; call `close` or use it as a context manager."""
 
-    def __init__(self, tree: PodTree, kubelet_config: str = KUBELET_CONFIG) -> None:
+    def __init__(self, tree: PodTree, kubelet_config: str | None = None) -> None:
         try:
             self._meminfo_fd = os.open("/proc/meminfo", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as e:

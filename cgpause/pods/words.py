@@ -21,13 +21,14 @@ log = logging.getLogger(__name__)
 
 _AGAIN_S = 0.2
 """Interval of readings while a runtime still makes a container, for up to _MAKING_S."""
-_MAKING_S = 10.0
+_MAKING_S = 60.0
+"""On a busy node a runtime has been seen to need 10 s and more."""
 _PATIENCE_S = 1.0
 """Time for which a command waits for the words of all pods."""
 
 
 class Words:
-    """Reads pods' own words when they are taken; once one reading hangs for _PATIENCE_S, it reads no more."""
+    """Reads pods' own words in `take`; after a reading that takes longer than _PATIENCE_S it reads no more."""
 
     def __init__(self, root: str) -> None:
         """Read below the cgroup root `root`."""
@@ -36,9 +37,10 @@ class Words:
         self._new: list[CgroupId] = []
         self._hangs = False
 
-    def ask(self, pod: Cgroup) -> None:
-        """Ask for the word of a pod with new containers."""
+    def ask(self, pod: Cgroup) -> bool:
+        """Ask for the word of a pod with new containers; return False if it has to be asked for again."""
         self._new.append(pod.id)
+        return True
 
     def take(self) -> dict[CgroupId, OwnWord]:
         """Return the words found since the last call; wait for up to _PATIENCE_S seconds for those asked for."""
@@ -74,7 +76,7 @@ class Words:
 
 
 class WordsThread(Words):
-    """Reads the words while the caller goes on, and for up to 10 s while a runtime makes a container of the pod."""
+    """Reads the words while the caller goes on; while a runtime makes a container, for up to _MAKING_S."""
 
     def __init__(self, root: str) -> None:
         """Read below the cgroup root `root`; the thread starts with the first pod."""
@@ -83,17 +85,18 @@ class WordsThread(Words):
         self._thread: threading.Thread | None = None
         self._refused = False
 
-    def ask(self, pod: Cgroup) -> None:
-        """Let the thread read the word of a pod."""
+    def ask(self, pod: Cgroup) -> bool:
+        """Let the thread read the word of a pod; return False if no thread can start now."""
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="words", daemon=True)
             try:
                 thread.start()
             except RuntimeError as e:
                 log.warning("own word of a pod not read %s", fields(cgroup=pod.id.path, error=e))
-                return
+                return False
             self._thread = thread
         self._asked.put(pod.id)
+        return True
 
     def take(self) -> dict[CgroupId, OwnWord]:
         """Return the words found since the last call."""

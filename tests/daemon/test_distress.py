@@ -75,6 +75,29 @@ def test_a_pod_resumed_in_distress_is_not_paused_again_at_once(tree: FakeTree, s
     assert cpu_max(pod) == "max 100000\n"
 
 
+def test_without_inotify_a_container_that_starts_in_a_running_pod_is_seen(tmp_path: Path, watch: Watch) -> None:
+    """Otherwise its own word would never be read, and it would not be spared while it is made."""
+    bench = Bench(tmp_path, watch)
+    tracked = bench.tracked("b")
+    distress = Distress(bench.tree, bench.actuator)
+    distress.scan(100 * S, unwatched=True)
+    (bench.folders["b"] / f"cri-containerd-{'c' * 64}.scope").mkdir()
+    distress.scan(105 * S, unwatched=True)
+    assert tracked.pod.changed_at_ns == 0, "the containers of a running pod are listed every 10 s"
+    distress.scan(111 * S, unwatched=True)
+    assert tracked.pod.changed_at_ns == 111 * S
+    distress.scan(122 * S, unwatched=True)
+    assert tracked.pod.changed_at_ns == 111 * S
+
+
+def test_after_lost_events_all_words_are_read_again(tmp_path: Path, watch: Watch) -> None:
+    bench = Bench(tmp_path, watch)
+    tracked = bench.tracked("b")
+    assert tracked.kind.word_asked
+    Distress(bench.tree, bench.actuator).missed(S)
+    assert not tracked.kind.word_asked
+
+
 @pytest.mark.parametrize(
     ("started_s", "seen_s", "at_s", "looks_s", "resumed"),
     [

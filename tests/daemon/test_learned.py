@@ -17,7 +17,7 @@ from cgpause.daemon.learned import Learned
 
 AT_ONCE = "process.saver._EVERY_NS = 0"
 NEVER_AGAIN = "process.saver._EVERY_NS = 10**18"
-SILENT = "import cgpause.pods.tree as t; t.listens, t.STARTING_S = lambda _: False, 0.0"
+SILENT = "import cgpause.pods.classify as t; t.listens, t.STARTING_S = lambda _: False, 0.0"
 """Each pod is asked at once and does not listen: when it ends, its workload is certainly batch."""
 NAME = "job-x7k2p"
 TIGHT = 800 * MIB
@@ -59,7 +59,7 @@ def test_a_peak_is_saved_and_outlives_a_daemon_that_is_killed(tree: FakeTree, st
     second = start("", "--state-dir", str(state))
     assert second.stop() == 0
 
-    assert f"learned before file={state / LEARNED_FILE!s} peaks=1" in second.log
+    assert f"learned workloads loaded file={state / LEARNED_FILE!s} peaks=1" in second.log
     assert known(state).peaks["default/job"][: len(found)] == found
 
 
@@ -99,7 +99,7 @@ def test_a_dry_run_knows_what_was_learned_and_saves_nothing(tree: FakeTree, star
 
     assert daemon.stop() == 0
 
-    assert "learned before" in daemon.log
+    assert "learned workloads loaded" in daemon.log
     assert known(state) == KNOWN
 
 
@@ -133,8 +133,8 @@ def test_a_file_that_cannot_be_used_costs_a_warning_and_nothing_else(
     assert daemon.stop() == 0
 
     unusable, unwritable = trouble != "absent", trouble in ("absent", "folder")
-    assert daemon.log.count("what was learned is lost") == unusable
-    assert daemon.log.count("what was learned is not saved") == unwritable
+    assert daemon.log.count("learned workloads not loaded") == unusable
+    assert daemon.log.count("learned workloads not saved") == unwritable
     if not unwritable:
         assert known(state).kinds["default/job"] is False
     assert not (state / "elsewhere").exists()

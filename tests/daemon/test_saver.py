@@ -135,9 +135,9 @@ def test_a_disk_that_refuses_is_told_once_and_tried_again_each_minute(
     hand.work()
 
     first, second = said(caplog)
-    assert first.startswith(f"what was learned is not saved file={path} ")
+    assert first.startswith(f"learned workloads not saved file={path} ")
     assert f"make {folder}, for root alone" in first
-    assert second == f"what was learned is saved again file={path}"
+    assert second == f"learned workloads saved again file={path}"
     assert learned.read(path) == Learned(JOB)
 
 
@@ -147,7 +147,7 @@ def test_what_was_saved_is_loaded(path: str, caplog: pytest.LogCaptureFixture) -
     learned.write(path, Learned(JOB, {"default/web": True}))
 
     assert load(path) == Learned(JOB, {"default/web": True})
-    assert said(caplog) == [f"learned before file={path} peaks=1 kinds=1"]
+    assert said(caplog) == [f"learned workloads loaded file={path} peaks=1 kinds=1"]
 
 
 def test_a_damaged_file_is_told_once_and_replaced_by_the_next(
@@ -161,7 +161,7 @@ def test_a_damaged_file_is_told_once_and_replaced_by_the_next(
     hand.work()
 
     (line,) = said(caplog)
-    assert line.startswith("what was learned is lost error=")
+    assert line.startswith("learned workloads not loaded error=")
     assert "schema 2" in line
     assert learned.read(path) == Learned(JOB)
 

@@ -62,7 +62,7 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: pytest.Monke
     saver = SimpleNamespace(turn=lambda at_ns, *_: times.append(at_ns))
     part = SimpleNamespace(turn=quiet, apply=quiet, due_ns=0)
     intake = SimpleNamespace(
-        tree=SimpleNamespace(config=Config(), kinds=None, look_for_programs=quiet),
+        tree=SimpleNamespace(config=Config(), classifier=SimpleNamespace(kinds=None), look_for_programs=quiet),
         take_in=take_in,
         distress=SimpleNamespace(scan=scan),
         follower=SimpleNamespace(unwatched=False),
@@ -118,7 +118,7 @@ def test_the_headroom_is_read_in_full_only_if_its_bounds_do_not_suffice(
     loop.sample = sample(1000 * S, 60, [PodUsage(1, pod("a"))])
     loop.schedule = Schedule(quiet=Quiet(50, 70, until_ns=1002 * S, next_sample_ns=S // 4), tight=tight)
 
-    assert loop._rests(1001 * S) is rests
+    assert loop._try_rest(1001 * S) is rests
     assert len(read) == reads
     assert loop.schedule.sample_at_ns == (1001 * S + S // 4 if rests else 0)
 
@@ -135,7 +135,7 @@ def test_a_daemon_that_sleeps_while_memory_is_tight_plans_its_next_sample() -> N
     at_rest = Quiet(50, 70, until_ns=1002 * S, next_sample_ns=S // 4)
     loop.schedule = Schedule(quiet=at_rest, tight=True, asleep=True, care_bytes=55)
 
-    assert loop._rests(1001 * S)
+    assert loop._try_rest(1001 * S)
     assert loop.schedule.sample_at_ns == 1031 * S
 
 

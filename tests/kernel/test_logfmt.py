@@ -61,15 +61,14 @@ HOSTILE = os.fsdecode(b'web\n<0>forged pod="x"\xff\xfe')
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "utf-8:strict"])
 def test_a_hostile_name_reaches_a_real_stderr_as_one_line(journal: bool, encoding: str) -> None:  # noqa: FBT001 - a table
     code = (
-        "import logging, sys; from cgpause.kernel.logfmt import fields, set_up; set_up(verbose=False); "
+        "import logging, os, sys; from cgpause.kernel import journal; journal.ADDRESS = '/nonexistent'; "
+        f"stderr = os.fstat(2); os.environ['JOURNAL_STREAM'] = f'{{stderr.st_dev}}:{{stderr.st_ino + {not journal}}}'; "
+        "from cgpause.kernel.logfmt import fields, set_up; set_up(verbose=False); "
         "name = sys.argv[1]; log = logging.getLogger('x'); "
         "log.warning('paused %s', fields(pod=name)); "
         "log.error('raw %s', ascii(name))"
     )
     env = {**os.environ, "PYTHONIOENCODING": encoding, "LC_ALL": "C.UTF-8"}
-    env.pop("JOURNAL_STREAM", None)
-    if journal:
-        env["JOURNAL_STREAM"] = "8:1"
     done = subprocess.run([sys.executable, "-c", code, HOSTILE], env=env, capture_output=True, check=True)
     lines = done.stderr.decode("ascii").splitlines()
     assert len(lines) == 2, lines
@@ -95,7 +94,8 @@ def test_a_raw_surrogate_in_a_message_does_not_stop_the_daemon() -> None:
 def test_journald_is_told_the_priority_of_every_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], level: int, prefix: str
 ) -> None:
-    monkeypatch.setenv("JOURNAL_STREAM", "8:1")
+    monkeypatch.setattr("cgpause.kernel.journal.is_stderr", lambda: True)
+    monkeypatch.setattr("cgpause.kernel.journal.Journal", lambda: SimpleNamespace(send=lambda *_: False))
     set_up(verbose=True)
     logging.getLogger("x").log(level, "one\ntwo")
     assert capsys.readouterr().err.splitlines() == [f"{prefix}one", f"{prefix}two"]

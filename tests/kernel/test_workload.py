@@ -140,6 +140,52 @@ def test_processes_of_a_pod_are_told_apart_by_name(
     assert node.look_inside() == Inside(runtime, program)
 
 
+def test_a_runtime_is_seen_behind_the_many_processes_of_another_container(node: Node) -> None:
+    node.add_cgroup(GOOD, *range(100, 140))
+    node.add_cgroup(CONTAINER, 10)
+    for pid in range(100, 140):
+        node.add_process(pid)
+        node.add_command(pid, "worker")
+    node.add_process(10)
+    node.add_command(10, "runc:[2:INIT]")
+    assert node.look_inside() == Inside(runtime=True, program=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "adjusted", "critical"),
+    [
+        pytest.param("csi-plugin", "-997", True, id="a-program"),
+        pytest.param("csi-plugin", "-99", False, id="another-value"),
+        pytest.param("csi-plugin", None, False, id="it-has-ended"),
+        pytest.param("pause", "-997", False, id="the-sandbox"),
+        pytest.param("runc:[2:INIT]", "-997", False, id="the-runtime"),
+    ],
+)
+def test_a_program_that_the_node_needs_is_told_by_its_oom_score(
+    node: Node,
+    name: str,
+    adjusted: str | None,
+    critical: bool,  # noqa: FBT001 - a table
+) -> None:
+    node.add_cgroup(GOOD, 10)
+    node.add_process(10)
+    node.add_command(10, name)
+    if adjusted is not None:
+        (node.proc / "10/oom_score_adj").write_text(f"{adjusted}\n")
+    found = node.look_inside()
+    assert found is not None
+    assert found.node_critical is critical
+
+
+@pytest.mark.parametrize("name", ["qemu-system-x86", "qemu-kvm", "cloud-hyperviso", "virt-launcher", "containerd-shim"])
+def test_a_virtual_machine_counts_as_listening(node: Node, name: str) -> None:
+    """Its sockets are inside it, and a frozen one cannot be told to end."""
+    node.add_cgroup(GOOD, 10)
+    node.add_process(10)
+    node.add_command(10, name)
+    assert node.ask() is True
+
+
 def test_a_pod_with_nothing_but_its_sandbox_has_no_answer(node: Node) -> None:
     """Its image is still being pulled, which can take minutes."""
     node.add_cgroup(GOOD, 10)

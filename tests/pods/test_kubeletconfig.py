@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgpause.core.errors import MalformedError
+from cgpause.pods.kubelet import KubeletFlags
 from cgpause.pods.kubeletconfig import Threshold, eviction_bytes, parse_thresholds, read_thresholds
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -257,6 +258,48 @@ def test_a_soft_threshold_that_is_not_understood_costs_only_itself(caplog: pytes
     ]
 
 
+@pytest.mark.parametrize(
+    ("texts", "hard_flag", "soft_flag", "expected"),
+    [
+        pytest.param([], None, None, (DEFAULT, NONE), id="neither-files-nor-flags"),
+        pytest.param([kubeadm("")], "memory.available<1Gi", None, (Threshold(GIB), NONE), id="a-flag-beside-a-file"),
+        pytest.param(
+            [kubeadm("evictionHard: {memory.available: 5%}\n")],
+            "nodefs.available<10%, memory.available<2%",
+            "memory.available<3%",
+            (Threshold(node_ratio=0.02), Threshold(node_ratio=0.03)),
+            id="flags-win",
+        ),
+        pytest.param([kubeadm("")], "", None, (NONE, NONE), id="an-empty-flag"),
+        pytest.param([kubeadm("")], "nodefs.available<10%", None, (NONE, NONE), id="a-flag-with-only-other-signals"),
+        pytest.param(
+            [kubeadm("evictionHard: {memory.available: 5%}\n"), "evictionHard:\n  memory.available: 1Gi\n"],
+            None,
+            None,
+            (Threshold(GIB), NONE),
+            id="a-drop-in-wins",
+        ),
+        pytest.param(
+            [kubeadm("evictionHard: {memory.available: 1Gi}\n"), '{"evictionHard": {"nodefs.available": "5%"}}'],
+            None,
+            None,
+            (Threshold(GIB), NONE),
+            id="a-drop-in-with-another-signal",
+        ),
+    ],
+)
+def test_files_and_flags_are_combined_as_by_kubelet(
+    texts: list[str], hard_flag: str | None, soft_flag: str | None, expected: tuple[Threshold, ...]
+) -> None:
+    assert parse_thresholds(*texts, hard_flag=hard_flag, soft_flag=soft_flag) == expected
+
+
+@pytest.mark.parametrize("flag", ["memory.available", "memory.available=1Gi", "memory.available<lots"])
+def test_a_flag_that_kubelet_would_refuse_is_malformed(flag: str) -> None:
+    with pytest.raises(MalformedError):
+        parse_thresholds(hard_flag=flag)
+
+
 # --- reading it ----------------------------------------------------------------------------------------------------
 
 
@@ -264,7 +307,7 @@ def test_a_configuration_is_read_from_its_file(tmp_path: Path, caplog: pytest.Lo
     path = tmp_path / "config.yaml"
     path.write_text(kubeadm("evictionHard:\n  memory.available: 5%\n"))
     with caplog.at_level(logging.DEBUG):
-        assert read_thresholds(str(path)) == (Threshold(node_ratio=0.05), NONE)
+        assert read_thresholds(KubeletFlags(str(path))) == (Threshold(node_ratio=0.05), NONE)
     assert caplog.records == []
 
 
@@ -284,7 +327,7 @@ def test_what_cannot_be_read_is_told_once_and_unknown(
     if content is not None:
         path.write_bytes(content)
     with caplog.at_level(logging.DEBUG):
-        assert read_thresholds(str(path)) is None
+        assert read_thresholds(KubeletFlags(str(path))) is None
     assert [record.levelname for record in caplog.records] == [level]
     said = caplog.records[0].getMessage()
     assert said.startswith("kubelet's eviction threshold is taken to be its default, as its configuration cannot be ")
@@ -293,8 +336,17 @@ def test_what_cannot_be_read_is_told_once_and_unknown(
     assert "Errno" not in said
 
 
+def test_drop_ins_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+    (tmp_path / "d/deeper").mkdir(parents=True)
+    for name, mib in (("20-b.conf", 300), ("10-a.conf", 200), ("30-c.yaml", 400), ("deeper/x.conf", 500)):
+        (tmp_path / "d" / name).write_text(f"evictionHard:\n  memory.available: {mib}Mi\n")
+    assert read_thresholds(KubeletFlags(None, str(tmp_path / "d"))) == (Threshold(500 * MIB), NONE)
+    (tmp_path / "d/deeper/x.conf").unlink()
+    assert read_thresholds(KubeletFlags(None, str(tmp_path / "d"))) == (Threshold(300 * MIB), NONE)
+
+
 def test_a_folder_in_place_of_the_file_is_no_trouble(tmp_path: Path) -> None:
-    assert read_thresholds(str(tmp_path)) is None
+    assert read_thresholds(KubeletFlags(str(tmp_path))) is None
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,16 @@ def test_a_process_that_has_ended_does_not_hide_those_that_run(fake: FakeTree, s
 
 
 @pytest.mark.parametrize(
-    ("name", "word"), [("runc:[2:INIT]", None), ("runc", None), ("crunch", OwnWord.BATCH), ("runcible", OwnWord.BATCH)]
+    ("name", "word"),
+    [
+        ("runc:[2:INIT]", None),
+        ("runc", None),
+        ("exe", None),
+        ("6", None),
+        ("crunch", OwnWord.BATCH),
+        ("runcible", OwnWord.BATCH),
+        ("7zip", OwnWord.BATCH),
+    ],
 )
 def test_only_a_runtime_makes_the_reading_wait(fake: FakeTree, start: Start, name: str, word: OwnWord | None) -> None:
     pod = fake.add_pod("web")
@@ -282,9 +291,11 @@ class Asked(Words):
     def __init__(self) -> None:
         super().__init__("/")
         self.pods: list[str] = []
+        self.can = True
 
-    def ask(self, pod: Cgroup) -> None:
+    def ask(self, pod: Cgroup) -> bool:
         self.pods.append(os.path.basename(pod.path))
+        return self.can
 
 
 @pytest.fixture
@@ -308,6 +319,16 @@ def test_a_pod_is_asked_once_until_its_containers_change(fake: FakeTree, tree: P
     assert len(asked.pods) == 1
     tree.starts(tracked, 6)
     tree.refresh(7)
+    assert len(asked.pods) == 2
+
+
+def test_a_pod_is_asked_again_if_no_thread_could_start(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+    asked.can = False
+    fake.add_pod("web")
+    tree.refresh(0)
+    asked.can = True
+    tree.refresh(1)
+    tree.refresh(2)
     assert len(asked.pods) == 2
 
 

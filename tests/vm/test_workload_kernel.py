@@ -30,6 +30,7 @@ from cgpause.pods.tree import PodTree
 config = Config(reserve=ReserveConfig(sacrifice=True), protect=ProtectConfig(namespaces=()))
 tree = PodTree(sys.argv[1], "/nowhere", config)
 tree.refresh(0)
+tree.look_for_programs(0)
 tree.read_details(0)
 pods = [tracked.pod for tracked in tree.pods.values()]
 print(json.dumps({pod.uid: [pod.workload, pod.cpu_usage_usec, pod.reclaimable_bytes, pod.protected] for pod in pods}))
@@ -150,6 +151,17 @@ def test_pods_in_which_something_listens_are_services_and_all_others_batch(pods:
         "none": "batch",
         "udp": "batch",
         "connected": "batch",
+    }
+
+
+def test_a_pod_that_kubelet_calls_critical_for_the_node_is_protected(pods: Pods) -> None:
+    pods.add("csi", "none")
+    Path(f"/proc/{pods.processes[-1]}/oom_score_adj").write_text("-997\n")
+    pods.add("job", "none")
+
+    assert {name: protected for name, (*_, protected) in pods.look().items()} == {
+        "csi": "PriorityClass system-node-critical",
+        "job": None,
     }
 
 

@@ -1,10 +1,9 @@
-"""A pod's class (service or batch) and its priority."""
+"""A pod's class (service, batch, starting) and its priority."""
 
 from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from helpers.nodes import record
@@ -14,15 +13,13 @@ from cgpause.config.settings import Config, PodClass, PodRule
 from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord, Workload
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.listening import Inside
-from cgpause.pods import programs
-from cgpause.pods import tree as tree_module
-from cgpause.pods.tracked import SPARED_S, TrackedPod
+from cgpause.pods import classify, programs
+from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 
 S = 1_000_000_000
 MIB = 1 << 20
 PROGRAM, RUNTIME, SANDBOX = Inside(False, True), Inside(True, False), Inside(False, False)  # noqa: FBT003
-BOTH = Inside(True, True)  # noqa: FBT003
 
 
 class Asked:
@@ -40,7 +37,7 @@ class Asked:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     made = Asked()
-    monkeypatch.setattr(tree_module, "listens", made)
+    monkeypatch.setattr(classify, "listens", made)
     return made
 
 
@@ -110,7 +107,7 @@ def test_a_container_that_starts_may_yet_listen(fake: FakeTree, tree: PodTree, a
     for tracked in tree.pods.values():
         tree.starts(tracked, 5 * S)
     assert workloads(tree) == {"slow": Workload.STARTING, "known": Workload.SERVICE}
-    starting_ns = int(tree_module.STARTING_S * S)
+    starting_ns = int(classify.STARTING_S * S)
     tree.refresh(5 * S + starting_ns - 1)
     assert workloads(tree) == {"slow": Workload.STARTING, "known": Workload.SERVICE}
     tree.refresh(5 * S + starting_ns)
@@ -126,7 +123,7 @@ def test_a_workload_is_known_by_its_other_pods(fake: FakeTree, tree: PodTree, as
     tree.starts(one, 0)
     tree.starts(other, 9 * S)
     assert workloads(tree) == {"job-0": Workload.STARTING, "job-1": Workload.STARTING}
-    tree.refresh(int(tree_module.STARTING_S * S))
+    tree.refresh(int(classify.STARTING_S * S))
     assert workloads(tree) == {"job-0": Workload.BATCH, "job-1": Workload.BATCH}
     tree.starts(other, 20 * S)  # its container starts again
     assert workloads(tree)["job-1"] is Workload.BATCH
@@ -171,110 +168,7 @@ def test_a_workload_is_certainly_batch_only_if_a_pod_of_it_did_not_listen(
         tree.refresh(12 * S)
     end(tree, path, 15 * S)
 
-    assert tree.kinds.known() == known
-
-
-@pytest.mark.parametrize(
-    ("inside", "populated", "used_mib", "unmade"),
-    [
-        pytest.param(SANDBOX, 1, 32, True, id="sandbox"),
-        pytest.param(RUNTIME, 1, 32, True, id="runtime"),
-        pytest.param(SANDBOX, 1, 33, False, id="too-large-for-them"),
-        pytest.param(PROGRAM, 1, 1, False, id="a-program"),
-        pytest.param(BOTH, 1, 1, False, id="a-runtime-beside-a-program"),
-        pytest.param(None, 0, 0, True, id="no-process"),
-        pytest.param(None, 1, 0, False, id="hidden-processes"),
-        pytest.param(None, None, 0, False, id="unknown"),
-    ],
-)
-def test_a_pod_is_unmade_until_a_program_runs_in_it(
-    fake: FakeTree,
-    tree: PodTree,
-    monkeypatch: pytest.MonkeyPatch,
-    inside: Inside | None,
-    populated: int | None,
-    used_mib: int,
-    unmade: bool,  # noqa: FBT001 - a table
-) -> None:
-    found = [inside]
-    monkeypatch.setattr(programs, "look_inside", lambda _: found[0])
-    tree.refresh(0)
-    path = fake.add_pod("web-0", current=100 * MIB)  # ended containers left some
-    for child in filter(Path.is_dir, path.iterdir()):
-        (child / "memory.current").write_text("0\n")
-    (next(filter(Path.is_dir, path.iterdir())) / "memory.current").write_text(f"{used_mib * MIB}\n")
-    if populated is not None:
-        (path / "cgroup.events").write_text(f"populated {populated}\n")
-    (tracked,) = tree.refresh(S)[0]
-    tree.look_for_programs(S)
-    assert not tracked.pod.unmade, "it is spared anyway"
-    tree.look_for_programs(2 * S)
-    assert tracked.pod.unmade is unmade
-
-    found[0] = PROGRAM
-    tree.look_for_programs(3 * S)
-    assert not tracked.pod.unmade
-    tracked.pod = replace(tracked.pod, unmade=True)
-    tree.starts(tracked, 4 * S)
-    assert not tracked.pod.unmade, "no look may follow for hours"
-
-
-def test_a_pod_in_which_a_runtime_works_beside_a_program_is_spared_for_a_while(
-    fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(programs, "look_inside", lambda _: BOTH)
-    tree.refresh(0)
-    fake.add_pod("web-0")
-    (tracked,) = tree.refresh(S)[0]
-    tree.look_for_programs(2 * S)
-    assert tracked.pod.spared_until_ns == 2 * S + int(SPARED_S * S)
-    tree.look_for_programs(20 * S)
-    assert tracked.pod.spared_until_ns == 2 * S + int(SPARED_S * S), "a program may have the name of a runtime"
-
-
-@pytest.mark.parametrize(
-    ("waits", "watched", "seconds"),
-    [
-        pytest.param(RUNTIME, True, 1, id="a-runtime-works"),
-        pytest.param(SANDBOX, True, 10, id="a-new-container-is-an-event"),
-        pytest.param(SANDBOX, False, 1, id="without-inotify"),
-    ],
-)
-def test_after_a_while_only_pods_that_still_wait_are_looked_at_and_not_in_each_sample(
-    fake: FakeTree,
-    tree: PodTree,
-    monkeypatch: pytest.MonkeyPatch,
-    waits: Inside,
-    watched: bool,  # noqa: FBT001 - a table
-    seconds: int,
-) -> None:
-    looks: list[Inside] = []
-    found = [waits]
-
-    def look(_: Cgroup) -> Inside:
-        looks.append(found[0])
-        return found[0]
-
-    monkeypatch.setattr(programs, "look_inside", look)
-    path = fake.add_pod("web-0")
-    for child in filter(Path.is_dir, path.iterdir()):
-        (child / "memory.current").write_text("0\n")
-    (tracked,) = tree.refresh(0)[0]
-    for at_ns in (S, (1 + seconds) * S - 1, (1 + seconds) * S):
-        tree.look_for_programs(at_ns, watched=watched)
-        assert tracked.pod.unmade, "also where it waited before the daemon started"
-    assert len(looks) == 2
-    found[0] = PROGRAM
-    for at_ns in (21 * S, 40 * S, 60 * S):
-        tree.look_for_programs(at_ns, watched=watched)
-        assert not tracked.pod.unmade
-    assert len(looks) == 3
-    assert not tracked.kind.has_program, "whether it listens was asked when the daemon started"
-    tree.starts(tracked, 61 * S)
-    tree.look_for_programs(61 * S)
-    tree.look_for_programs(61 * S + 1)
-    assert len(looks) == 5
-    assert tracked.kind.has_program
+    assert tree.classifier.kinds.known() == known
 
 
 @pytest.mark.parametrize(
@@ -303,18 +197,18 @@ def test_the_silence_of_an_init_container_says_nothing_of_the_container_after_it
     for at_s in (20, 70, 80):
         tree.refresh(at_s * S)
     (tracked,) = tree.pods.values()
-    assert tree.kinds.known() == {"default/web": False}
+    assert tree.classifier.kinds.known() == {"default/web": False}
     assert tracked.pod.workload is Workload.BATCH
 
     (path / "memory.events").write_text(f"oom_kill {kills}\n")
     tree.starts(tracked, 100 * S)
     tree.look_for_programs(101 * S)
-    assert tree.kinds.known() == ({} if doubted else {"default/web": False})
+    assert tree.classifier.kinds.known() == ({} if doubted else {"default/web": False})
     assert tracked.pod.workload is (Workload.STARTING if doubted else Workload.BATCH)
 
     shutil.rmtree(path)
     tree.refresh(102 * S)
-    assert tree.kinds.known() == ({"default/web": None} if doubted else {"default/web": False})
+    assert tree.classifier.kinds.known() == ({"default/web": None} if doubted else {"default/web": False})
 
 
 def test_the_end_of_a_pod_with_a_class_by_rule_says_nothing_of_its_workload(fake: FakeTree, tree: PodTree) -> None:
@@ -324,14 +218,14 @@ def test_the_end_of_a_pod_with_a_class_by_rule_says_nothing_of_its_workload(fake
     tree.refresh(S)
     end(tree, path, 5 * S)
 
-    assert tree.kinds.known() == {}
+    assert tree.classifier.kinds.known() == {}
 
 
 def test_a_workload_is_known_as_soon_as_its_pod_has_a_name(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
     """kubelet makes a pod's log folder after its cgroup."""
     asked.answers = {str(fake.add_pod("job-0")): False}
     tree.refresh(0)
-    tree.refresh(int(tree_module.STARTING_S * S))
+    tree.refresh(int(classify.STARTING_S * S))
     fake.add_pod("job-1", log=False)
     tree.refresh(20 * S)
     (late,) = (tracked for tracked in tree.pods.values() if tracked.pod.name is None)
@@ -350,7 +244,7 @@ def test_who_listens_does_not_make_every_pod_meet_all_rules(
     tree.refresh(0)
     tree.refresh(60 * S)
     classified: list[str | None] = []
-    monkeypatch.setattr(tree, "_classify", lambda tracked, _: classified.append(tracked.pod.name))
+    monkeypatch.setattr(tree.classifier, "classify", lambda tracked, _: classified.append(tracked.pod.name))
 
     tree.refresh(120 * S, facts=False)
 
@@ -382,7 +276,9 @@ def paused_while_it_starts(fake: FakeTree, tree: PodTree, asked: Asked, since_ns
 
 def test_a_pod_is_no_older_after_a_pause(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
     """Otherwise a service that was paused while it started would be taken for batch, and be frozen."""
-    tree.kinds.ended("default/job")  # while another workload is certainly batch, a silent young pod is STARTING
+    tree.classifier.kinds.ended(
+        "default/job"
+    )  # while another workload is certainly batch, a silent young pod is STARTING
     _, tracked = paused_while_it_starts(fake, tree, asked, 6 * S)
     tree.refresh(100 * S)
     assert tracked.pod.workload is Workload.STARTING
@@ -392,7 +288,7 @@ def test_a_pod_is_no_older_after_a_pause(fake: FakeTree, tree: PodTree, asked: A
     assert tracked.pod.paused is None
     tree.refresh(159 * S)
     assert workloads(tree) == {"slow-0": Workload.STARTING}
-    assert not tree.kinds.known().get("default/slow")
+    assert not tree.classifier.kinds.known().get("default/slow")
     tree.refresh(169 * S)
     assert workloads(tree) == {"slow-0": Workload.BATCH}
     tracked.pod = replace(tracked.pod, paused=record(170 * S))
@@ -425,12 +321,12 @@ def test_a_pod_that_was_told_to_end_counts_as_a_service_for_ten_minutes(
     tree.refresh(0)
     (job,) = tree.pods.values()
 
-    tree.was_told_to_end(job, S)
+    tree.classifier.was_told_to_end(job, S)
     assert workloads(tree) == {"job-0": Workload.SERVICE}
     tree.starts(job, 2 * S)  # one of its containers has ended
     tree.refresh(601 * S - 1)
     assert workloads(tree) == {"job-0": Workload.SERVICE}
-    assert not tree.kinds.known().get("default/job"), "its workload is no service"
+    assert not tree.classifier.kinds.known().get("default/job"), "its workload is no service"
 
     tree.refresh(601 * S)
     assert workloads(tree) == {"job-0": Workload.BATCH}

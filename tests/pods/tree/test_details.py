@@ -209,7 +209,7 @@ def test_who_was_visited_is_held_like_a_service_unless_a_rule_says_otherwise(
     tracked.kind.listens = False
     tree.update_facts(tracked, 1)
     assert tracked.pod.workload is Workload.BATCH
-    tree.was_visited(tracked, 1)
+    tree.classifier.was_visited(tracked, 1)
     assert tracked.pod.workload is becomes
     tree.update_facts(tracked, 2)
     assert tracked.pod.workload is becomes
@@ -235,7 +235,7 @@ def test_a_new_pod_is_spared_for_the_first_part_of_its_settling(
 ) -> None:
     fake.add_pod("web")
     (tracked,) = tree.refresh(0)[0]
-    assert tracked.pod.settled_at_ns == 0  # the pod existed before the daemon
+    assert (tracked.pod.changed_at_ns, tracked.pod.settled_at_ns) == (0, 0)  # the pod existed before the daemon
     tracked.settle(S, HoldConfig(settle_s=settle_s))
     assert tracked.pod.spared_until_ns == S + int(spared_s * S)
-    assert tracked.pod.settled_at_ns == S + int(settle_s * S)
+    assert (tracked.pod.changed_at_ns, tracked.pod.settled_at_ns) == (S, S + int(settle_s * S))

@@ -1,0 +1,99 @@
+"""The command line of the node's kubelet: where its configuration is, and its eviction thresholds given as flags.
+
+kubelet's flags win over its configuration, and drop-in files over the main one (k/k cmd/kubelet/app/server.go). A
+kubelet inside another program (k3s, RKE2) has no command line of its own, and is not found.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from cgpause.kernel.processes import read_started_ns
+
+KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"
+"""Path of kubelet's configuration with kubeadm and most other installers."""
+_MOST_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletFlags:
+    """Those of kubelet's flags that say when it evicts."""
+
+    config: str | None = KUBELET_CONFIG
+    """None: it has no configuration file."""
+    config_dir: str | None = None
+    eviction_hard: str | None = None
+    """As in the flag: "memory.available<1Gi,nodefs.available<10%"; None if the flag is not given."""
+    eviction_soft: str | None = None
+
+    def files(self) -> list[str]:
+        """Return the configuration files that there are, in the order in which they are merged.
+
+        Raises:
+            OSError: the folder cannot be listed.
+        """
+        main = [] if self.config is None else [self.config]
+        if self.config_dir is None:
+            return main
+        return main + [
+            os.path.join(folder, name)
+            for folder, _, names in sorted(os.walk(self.config_dir))
+            for name in sorted(names)
+            if name.endswith(".conf")
+        ]
+
+
+class KubeletProcess:
+    """The kubelet of this node, found by its process name."""
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = proc
+        self._found: tuple[int, int] | None = None
+        """Process id and start time."""
+
+    def changed(self) -> bool:
+        """Return whether another kubelet runs than at the last call; look for one if the last one has ended."""
+        before = self._found
+        if before is None or read_started_ns(before[0], self._proc) != before[1]:
+            pid = self._find()
+            # Between two kubelets the old one's flags count.
+            self._found = before if pid is None else (pid, read_started_ns(pid, self._proc))
+        return self._found != before
+
+    def flags(self) -> KubeletFlags:
+        """Return the flags of the kubelet that was found; kubeadm's path without one."""
+        if self._found is None:
+            return KubeletFlags()
+        try:
+            with open(f"{self._proc}/{self._found[0]}/cmdline", "rb") as f:
+                return parse_flags(f.read(_MOST_BYTES))
+        except OSError:
+            return KubeletFlags()
+
+    def _find(self) -> int | None:
+        for name in os.listdir(self._proc):
+            if not name.isdigit():
+                continue
+            try:
+                with open(f"{self._proc}/{name}/comm", "rb") as f:
+                    if f.read() == b"kubelet\n":
+                        return int(name)
+            except OSError:
+                continue  # it has ended
+        return None
+
+
+def parse_flags(cmdline: bytes) -> KubeletFlags:
+    """Parse `/proc/<pid>/cmdline` of a kubelet: `--name=value` or `--name value`; the last one of a flag counts."""
+    words = cmdline.decode(errors="replace").removesuffix("\0").split("\0")
+    found: dict[str, str] = {}
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word.startswith("--"):
+            name, has_value, value = word[2:].partition("=")
+            found[name.replace("_", "-")] = value if has_value else following
+    return KubeletFlags(
+        found.get("config") or None,
+        found.get("config-dir") or None,
+        *map(found.get, ("eviction-hard", "eviction-soft")),
+    )

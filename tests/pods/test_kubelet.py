@@ -1,0 +1,75 @@
+"""The kubelet of a node: its process and its flags."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cgpause.pods.kubelet import KUBELET_CONFIG, KubeletFlags, KubeletProcess, parse_flags
+
+
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [
+        pytest.param([], KubeletFlags(None), id="none"),
+        pytest.param(["--config=/a"], KubeletFlags("/a"), id="equals-sign"),
+        pytest.param(["--config", "/a"], KubeletFlags("/a"), id="two-words"),
+        pytest.param(["--config=/a", "--config=/b"], KubeletFlags("/b"), id="the-last-one-counts"),
+        pytest.param(["--config_dir=/d"], KubeletFlags(None, "/d"), id="underscore"),
+        pytest.param(["--v=2", "--config-dir=/d", "--config=/a"], KubeletFlags("/a", "/d"), id="folder"),
+        pytest.param(
+            ["--eviction-hard=memory.available<1Gi,nodefs.available<5%", "--eviction-soft", "memory.available<2Gi"],
+            KubeletFlags(None, None, "memory.available<1Gi,nodefs.available<5%", "memory.available<2Gi"),
+            id="thresholds",
+        ),
+        pytest.param(["--eviction-hard="], KubeletFlags(None, None, ""), id="an-empty-threshold"),
+        pytest.param(["--config"], KubeletFlags(None), id="cut-off"),
+    ],
+)
+def test_flags_on_a_command_line(words: list[str], flags: KubeletFlags) -> None:
+    assert parse_flags("\0".join(["/usr/bin/kubelet", *words, ""]).encode()) == flags
+
+
+def put(proc: Path, pid: int, name: str, started: int, *words: str) -> None:
+    folder = proc / str(pid)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "comm").write_text(f"{name}\n")
+    (folder / "stat").write_text(f"{pid} ({name}) S " + "0 " * 18 + f"{started} 0\n")
+    (folder / "cmdline").write_text("\0".join([name, *words, ""]))
+
+
+def test_a_kubelet_is_found_and_followed(tmp_path: Path) -> None:
+    (tmp_path / "self").mkdir()
+    put(tmp_path, 9, "kubelet-exporter", 5)
+    kubelet = KubeletProcess(str(tmp_path))
+    assert not kubelet.changed()
+    assert kubelet.flags() == KubeletFlags(KUBELET_CONFIG)
+
+    put(tmp_path, 10, "kubelet", 7, "--config=/a")
+    assert [kubelet.changed(), kubelet.changed()] == [True, False]
+    assert kubelet.flags() == KubeletFlags("/a")
+
+    put(tmp_path, 10, "another", 9)
+    assert not kubelet.changed(), "until there is another one, nothing is known to have changed"
+    put(tmp_path, 11, "kubelet", 10, "--eviction-hard=memory.available<1Gi")
+    assert kubelet.changed()
+    assert kubelet.flags() == KubeletFlags(None, eviction_hard="memory.available<1Gi")
+
+
+def test_a_real_process_of_that_name_is_found(tmp_path: Path) -> None:
+    os.symlink(sys.executable, tmp_path / "kubelet")
+    program = "import time; print(flush=True); time.sleep(600)"
+    argv = [str(tmp_path / "kubelet"), "-S", "-c", program, "--config=/x"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            kubelet = KubeletProcess()
+            assert kubelet.changed()
+            assert kubelet.flags() == KubeletFlags("/x")
+        finally:
+            process.kill()

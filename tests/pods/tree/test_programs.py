@@ -1,0 +1,142 @@
+"""Whether a program runs in a pod yet, and how often the daemon looks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers.trees import FakeTree
+
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.listening import Inside
+from cgpause.pods import programs
+from cgpause.pods.tracked import SPARED_S
+from cgpause.pods.tree import PodTree
+
+S = 1_000_000_000
+MIB = 1 << 20
+PROGRAM, RUNTIME, SANDBOX = Inside(False, True), Inside(True, False), Inside(False, False)  # noqa: FBT003
+BOTH = Inside(True, True)  # noqa: FBT003
+
+
+@pytest.mark.parametrize(
+    ("inside", "populated", "used_mib", "unmade"),
+    [
+        pytest.param(SANDBOX, 1, 32, True, id="sandbox"),
+        pytest.param(RUNTIME, 1, 32, True, id="runtime"),
+        pytest.param(SANDBOX, 1, 33, False, id="too-large-for-them"),
+        pytest.param(PROGRAM, 1, 1, False, id="a-program"),
+        pytest.param(BOTH, 1, 1, False, id="a-runtime-beside-a-program"),
+        pytest.param(None, 0, 0, True, id="no-process"),
+        pytest.param(None, 1, 0, False, id="hidden-processes"),
+        pytest.param(None, None, 0, False, id="unknown"),
+    ],
+)
+def test_a_pod_is_unmade_until_a_program_runs_in_it(
+    fake: FakeTree,
+    tree: PodTree,
+    monkeypatch: pytest.MonkeyPatch,
+    inside: Inside | None,
+    populated: int | None,
+    used_mib: int,
+    unmade: bool,  # noqa: FBT001 - a table
+) -> None:
+    found = [inside]
+    monkeypatch.setattr(programs, "look_inside", lambda _: found[0])
+    tree.refresh(0)
+    path = fake.add_pod("web-0", current=100 * MIB)  # ended containers left some
+    for child in filter(Path.is_dir, path.iterdir()):
+        (child / "memory.current").write_text("0\n")
+    (next(filter(Path.is_dir, path.iterdir())) / "memory.current").write_text(f"{used_mib * MIB}\n")
+    if populated is not None:
+        (path / "cgroup.events").write_text(f"populated {populated}\n")
+    (tracked,) = tree.refresh(S)[0]
+    tree.look_for_programs(S)
+    assert not tracked.pod.unmade, "it is spared anyway"
+    tree.look_for_programs(2 * S)
+    assert tracked.pod.unmade is unmade
+
+    found[0] = PROGRAM
+    tree.look_for_programs(3 * S)
+    assert not tracked.pod.unmade
+    tracked.pod = replace(tracked.pod, unmade=True)
+    tree.starts(tracked, 4 * S)
+    assert not tracked.pod.unmade, "no look may follow for hours"
+
+
+def test_a_pod_is_protected_once_a_program_in_it_is_critical_for_the_node(
+    fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [RUNTIME]
+    monkeypatch.setattr(programs, "look_inside", lambda _: found[0])
+    tree.refresh(0)
+    fake.add_pod("csi-0")
+    (tracked,) = tree.refresh(S)[0]
+    tree.look_for_programs(2 * S)
+    assert tracked.pod.protected is None
+    found[0] = PROGRAM._replace(node_critical=True)
+    tree.look_for_programs(3 * S)
+    assert tracked.pod.protected == "PriorityClass system-node-critical"
+    found[0] = PROGRAM
+    tree.starts(tracked, 4 * S)
+    tree.look_for_programs(5 * S)
+    assert tracked.pod.protected is not None, "an init container may be less critical than the program before it"
+
+
+def test_a_pod_in_which_a_runtime_works_beside_a_program_is_spared_for_a_while(
+    fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "look_inside", lambda _: BOTH)
+    tree.refresh(0)
+    fake.add_pod("web-0")
+    (tracked,) = tree.refresh(S)[0]
+    tree.look_for_programs(2 * S)
+    assert tracked.pod.spared_until_ns == 2 * S + int(SPARED_S * S)
+    tree.look_for_programs(20 * S)
+    assert tracked.pod.spared_until_ns == 2 * S + int(SPARED_S * S), "a program may have the name of a runtime"
+
+
+@pytest.mark.parametrize(
+    ("waits", "watched", "seconds"),
+    [
+        pytest.param(RUNTIME, True, 1, id="a-runtime-works"),
+        pytest.param(SANDBOX, True, 10, id="a-new-container-is-an-event"),
+        pytest.param(SANDBOX, False, 1, id="without-inotify"),
+    ],
+)
+def test_after_a_while_only_pods_that_still_wait_are_looked_at_and_not_in_each_sample(
+    fake: FakeTree,
+    tree: PodTree,
+    monkeypatch: pytest.MonkeyPatch,
+    waits: Inside,
+    watched: bool,  # noqa: FBT001 - a table
+    seconds: int,
+) -> None:
+    looks: list[Inside] = []
+    found = [waits]
+
+    def look(_: Cgroup) -> Inside:
+        looks.append(found[0])
+        return found[0]
+
+    monkeypatch.setattr(programs, "look_inside", look)
+    path = fake.add_pod("web-0")
+    for child in filter(Path.is_dir, path.iterdir()):
+        (child / "memory.current").write_text("0\n")
+    (tracked,) = tree.refresh(0)[0]
+    for at_ns in (S, (1 + seconds) * S - 1, (1 + seconds) * S):
+        tree.look_for_programs(at_ns, watched=watched)
+        assert tracked.pod.unmade, "also where it waited before the daemon started"
+    assert len(looks) == 2
+    found[0] = PROGRAM
+    for at_ns in (21 * S, 40 * S, 60 * S):
+        tree.look_for_programs(at_ns, watched=watched)
+        assert not tracked.pod.unmade
+    assert len(looks) == 3
+    assert not tracked.kind.has_program, "whether it listens was asked when the daemon started"
+    tree.starts(tracked, 61 * S)
+    tree.look_for_programs(61 * S)
+    tree.look_for_programs(61 * S + 1)
+    assert len(looks) == 5
+    assert tracked.kind.has_program
