@@ -50,7 +50,7 @@ from cgpause.telemetry.recorder import HistoryWriter, max_mib, tell
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 15.0
-"""Longest wait for all locked or damaged pods together: half of the unit's TimeoutStopSec=."""
+"""Time after which no further wait for a locked or damaged pod begins: half of the unit's TimeoutStopSec=."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ class Restored:
 
 
 def resume_all(root: str, *, owner: Owner | None = None) -> list[Restored]:
-    """Resume every paused pod (of one owner, or of any), and return the outcomes; a failure never stops the others.
+    """Resume all paused pods, or those of `owner` (DAEMON: and expired ones); a failure never stops the others.
 
     memory.high of every kubepods root belongs to the daemon, and is restored with the daemon's pauses.
 
     Raises:
-        HostError, CgroupGoneError, KernelReadError: the cgroup root itself is missing or unreadable.
+        CgroupGoneError, KernelReadError: the cgroup root itself is missing or unreadable.
     """
     outcomes: list[Restored] = []
     hard: list[str] = []
@@ -224,9 +224,10 @@ def _cgroup_of(pid: int) -> bytes | None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Resume every paused pod and return the exit code: 0, 1 without a cgroup root, 6 if a restore failed.
+    """Resume all paused pods; return the exit code: 0, 1 without a cgroup root, 6 if a restore failed.
 
-    With --daemon-only it is also 0 if another daemon is at work: the paused pods are that daemon's.
+    With --daemon-only, only the daemon's pauses and expired ones end. Then it is also 0 if another daemon is at work:
+    the paused pods are that daemon's.
     """
     options, daemon_only = _parse(argv)
     logfmt.set_up(verbose=options.verbose)
@@ -247,7 +248,7 @@ def main(argv: list[str] | None = None) -> int:
         return Exit.NOT_RESTORED
     reason, result = "everything is resumed", Result.OPERATOR
     if daemon_only:
-        crashed = "cgpause had ended without", Result.CRASHED
+        crashed = "cgpause left it paused", Result.CRASHED
         # systemd tells ExecStopPost= how the daemon ended; one that hung can still be there.
         is_well = stops and os.environ.get("SERVICE_RESULT", "success") == "success"
         reason, result = ("cgpause stops", Result.STOPPED) if is_well else crashed
@@ -270,7 +271,9 @@ def _parse(argv: list[str] | None) -> tuple[Options, bool]:
     found = parser.parse_args(argv)
     options = daemon_options(parser, found)
     if options.dry_run and not found.daemon_only:
-        parser.error("--dry-run is the daemon's, and goes with --daemon-only: see cgpause resume --all --dry-run")
+        parser.error(
+            "--dry-run has no effect here and is accepted only beside --daemon-only; use cgpause resume --all --dry-run"
+        )
     return options, found.daemon_only
 
 

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 _BUSY_WAIT_S = 0.05
 """Longest wait for a pod's lock: the loop must not wait, and the next tick decides again."""
 _RETRY_NS = 60 * NS_PER_S
-"""Time for which a pod is protected after a failure, such as the kernel's refusal to pause it."""
+"""Shortest time for which a pod is protected after a failure, such as the kernel's refusal to pause it."""
 
 
 class Ledger(Protocol):
@@ -133,7 +133,9 @@ class Actuator:
         used_pct: float | None = None,
         wait_s: float = _BUSY_WAIT_S,
     ) -> bool:
-        """End the daemon's pause of one pod; return False after a failure, which is logged and may be tried again.
+        """End a pause, also an operator's expired one; return False after a failure, which is logged.
+
+        It may be tried again.
 
         True does not mean that this call resumed the pod: an operator may have taken the pause over, or another process
         may have ended it.
@@ -231,6 +233,10 @@ class Actuator:
         except PausedOtherwiseError:
             self.read_record(tracked)  # an operator has paused it again meanwhile
             return
+        except BusyError:
+            # Another process, such as cgpause resume, is at work on it: look again soon.
+            tracked.damaged, tracked.retry_at_ns = True, now_ns() + NS_PER_S
+            return
         except CgpauseError as e:
             tracked.damaged = True
             self.counts.resume_failures += 1
@@ -253,8 +259,8 @@ class Actuator:
     def answer_drift(self, tracked: TrackedPod, config: Config) -> None:
         """Write a throttled pod's quota again after another program changed its cpu.max.
 
-        After ten such writes in an hour (`Drifts`), resume the pod and leave it alone for the rest of the hour. If an
-        operator paused it, stop watching.
+        After more of them than `Drifts` allows in an hour, resume the pod and leave it alone for the rest of the hour.
+        If an operator paused it, stop watching.
         """
         paused = tracked.pod.paused
         if paused is None or paused.written is None:
@@ -382,6 +388,8 @@ class Actuator:
         except CgpauseError as e:
             self._set_aside(tracked, "could not sacrifice", e)
             return
+        # kubelet needs seconds to notice, and then a running pod to restart the containers in.
+        tracked.spare(now_ns() + int(config.hold.settle_s * NS_PER_S))
         self._tell(
             make_event(
                 present(),
@@ -400,8 +408,6 @@ class Actuator:
             # resume fails now, `distress` makes the next decision try again.
             tracked.pod = replace(tracked.pod, distress="its containers were killed")
             self.resume(tracked, "its containers were killed", Result.SACRIFICED, used_pct=used)
-        # kubelet needs seconds to notice, and then a running pod to restart the containers in.
-        tracked.spare(now_ns() + int(config.hold.settle_s * NS_PER_S))
 
     def _tell(self, event: Event, level: int = logging.INFO) -> None:
         if self._untold is not None:

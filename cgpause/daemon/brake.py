@@ -169,7 +169,7 @@ class Brake:
         self._trips = self._trips.follow(at_ns, armed=armed, tripped=root.reached > before)
 
     def sleep_ns(self, headroom: Headroom) -> int | None:
-        """Return how long the daemon may sleep, provided that PSI works; None while it cannot rely on the tripwire.
+        """Return how long the daemon may sleep if PSI works; None without an armed tripwire, if any pod may be paused.
 
         Use beside kubepods is not under its memory.high. So the daemon must sample while the node is the tighter limit.
         Otherwise the node still has more than the headroom that the policy cares about when the tripwire is reached.
@@ -189,8 +189,8 @@ class Brake:
     def answer_drift(self, at_ns: int) -> bool:
         """Read memory.high after a write to it, and write the daemon's value again, within the bounds of `Drifts`.
 
-        Return True if another program had written it: the program may have changed the limit too, so a decision must
-        not wait.
+        Return True if the daemon's value was changed or could not be kept: the limit may have changed too, so a
+        decision must not wait.
         """
         root = self._root
         if root is None or root.answered.is_given_up(at_ns) or self._dry_run:

@@ -42,7 +42,7 @@ class Status:
 
     def _line(self, headroom: Headroom | None) -> str:
         if headroom is None:
-            return "Cannot read this node's memory; no pod is paused"
+            return "Cannot read this node's memory; the daemon pauses no pod"
         if self._tree.kubepods is None:
             return f"Waiting for kubepods to appear below {self._tree.root}"
         paused = sum(tracked.pod.paused is not None for tracked in self._tree.pods.values())

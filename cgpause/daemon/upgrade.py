@@ -62,7 +62,7 @@ def unit_options() -> str:
 
 
 def _words(text: str) -> list[str]:
-    r"""Return the words that systemctl shows: those with special characters in double quotes, with \ before some.
+    r"""Return the words of a line that systemctl shows, unquoted: it quotes words with special characters.
 
     It is shell_maybe_quote() in systemd's src/basic/escape.c, since 247. shlex would leave the \ before $.
     """

@@ -45,7 +45,8 @@ from cgpause.ledger.plan import (
 from cgpause.ledger.record import XATTR, decode_record, encode_record
 
 LOCK_WAIT_S = 2.0
-"""Longest wait for another cgpause process on the same pod; its critical section takes far less than a millisecond."""
+"""Longest wait for another cgpause process on the same pod, which needs a millisecond; a damaged record takes
+seconds."""
 _MAX_READS = 5
 """Number of attempts to read an original that changes meanwhile; kubelet writes cpu.max once per resize."""
 
@@ -141,7 +142,7 @@ def freeze(cgroup: Cgroup, reason: str, *, wait_s: float = LOCK_WAIT_S) -> tuple
 def take_over(
     cgroup: Cgroup, request: PauseRequest, mechanism: Mechanism | None = None, *, wait_s: float = LOCK_WAIT_S
 ) -> PauseRecord | None:
-    """Give a pause of the daemon to another owner without a resume in between; None if there is none.
+    """Give the daemon's pause to `request.owner` without a resume; return the new record, None without such a pause.
 
     The start of the pause stays, and so does its mechanism unless `mechanism` names another. The values of the pause
     are written only if they are not in force: their writer died, or another program has written since.

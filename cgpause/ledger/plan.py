@@ -29,7 +29,7 @@ def plan_pause(cgroup: Cgroup, request: PauseRequest) -> PauseRecord:
     """Return the record that a pause of a running pod would write.
 
     Raises:
-        CgpauseError: the pod cannot be paused: another program froze it, or a value is malformed.
+        CgpauseError: a value is malformed, or a freeze was requested and another program froze the pod.
     """
     original = parse_cpu_max(cgroup.read("cpu.max"))
     throttled = request.mechanism is Mechanism.THROTTLE
@@ -66,12 +66,12 @@ def plan_take_over(
 
     Raises:
         PausedOtherwiseError: the pod is frozen, and a throttle was requested.
-        CgpauseError: the pod cannot be paused: another program froze it, or a value is malformed.
+        CgpauseError: a value is malformed, or a freeze was requested and another program froze the pod.
     """
     mechanism = mechanism or existing.mechanism
     if existing.mechanism is Mechanism.FREEZE and mechanism is Mechanism.THROTTLE:
         raise PausedOtherwiseError(
-            "it is frozen by the daemon, and a frozen pod is not throttled: cgpause resume it first"
+            "the daemon froze it, and cgpause does not change a freeze into a throttle: cgpause resume it first"
         )
     if existing.mechanism is not mechanism:
         _refuse_frozen(cgroup)

@@ -1,7 +1,7 @@
 """The record of a pause as bytes: the JSON in the xattr `user.cgpause` of a paused pod's cgroup directory.
 
 Later versions read it, `cgpause resume --all` reads it without a daemon, and operators read it with getfattr. So it
-names its schema, and any unexpected content is an error.
+names its schema. A missing or malformed field is an error, and an unknown one is ignored.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def test_memory_that_cannot_be_read_ends_all_pauses(tree: FakeTree, start: Start
 
     (tree.kubepods / "memory.stat").write_text("garbage\n")
 
-    daemon.wait_for_log("memory cannot be read: no pod is paused")
+    daemon.wait_for_log("memory cannot be read: the daemon pauses no pod")
     wait_until(lambda: not records_left(tree.root), "the resume")
     tree.set_used(0)
     daemon.wait_for_log("memory can be read again")

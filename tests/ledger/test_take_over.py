@@ -45,7 +45,7 @@ def test_a_pause_that_is_taken_over_goes_on_as_it_was_and_is_never_interrupted(
 
     with SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, still_held) as stepped:
         if is_refused:
-            with pytest.raises(PausedOtherwiseError, match="frozen by the daemon"):
+            with pytest.raises(PausedOtherwiseError, match="the daemon froze it"):
                 take_over(mechanism)(stepped)
             assert pausable_cgroup.state() == before
             return

@@ -87,4 +87,4 @@ def test_a_systemctl_that_hangs_is_cut_off(systemctl: Path, monkeypatch: Patch) 
 
     assert original_from_systemd(SLICE) is None
     assert time.monotonic() - started < 30
-    assert limits == [10]
+    assert limits == [3.0]

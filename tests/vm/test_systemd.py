@@ -57,7 +57,7 @@ SHARED = [
     Path("/usr/local/share/man/man5/cgpause.toml.5"),
     Path("/usr/local/share/zsh/site-functions/_cgpause"),
 ]
-CLEANED_UP = 'reason="cgpause had ended without"'
+CLEANED_UP = 'reason="cgpause left it paused"'
 
 
 def install(*options: str, status: int = 0) -> str:

@@ -11,6 +11,7 @@ import pytest
 from helpers.actuating import BY_HAND, ORIGINALS, THROTTLE, Bench, lines, locked
 from helpers.trees import records_left
 
+from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.model import Mechanism, Owner
 from cgpause.ledger import ledger
 from cgpause.ledger.plan import PauseRequest
@@ -80,12 +81,17 @@ def test_a_lost_record_does_not_undo_what_somebody_else_wrote_since(bench: Bench
     assert (bench.cpu_max()[1], bench.held()) == ("70000 100000", [])
 
 
-def test_a_pod_whose_lost_record_could_not_be_replaced_at_once_is_tried_again(bench: Bench) -> None:
+def test_a_pod_whose_lost_record_could_not_be_replaced_at_once_is_tried_again(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """cgpause resume holds the lock for a moment after it has removed the record."""
     bench.pause("b")
     os.removexattr(bench.folders["b"], "user.cgpause")
     with locked(bench, "b"):
         bench.actuator.read_record(bench.tracked("b"))
     assert bench.tracked("b").damaged
+    assert bench.tracked("b").retry_at_ns <= now_ns() + NS_PER_S
+    assert (bench.actuator.counts.resume_failures, lines(caplog, "could not resume")) == (0, [])
     assert bench.held() == ["b"]
     bench.actuator.read_record(bench.tracked("b"))
     assert (bench.cpu_max(), bench.held(), bench.tracked("b").damaged) == (ORIGINALS, [], False)
