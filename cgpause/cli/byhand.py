@@ -94,7 +94,7 @@ def pause(
 
 
 def _refuse_broken(cgroup: Cgroup, record: PauseRecord) -> None:
-    """Raise PausedOtherwiseError if another program has ended the pause: only a daemon would restore it."""
+    """Raise PausedOtherwiseError if another program has ended the pause: the operator must resume it first."""
     if not ledger.is_in_force(cgroup, record):
         raise PausedOtherwiseError(
             f"its pause ({record.mechanism}) {record.owner.by} is not in force, for another program has written since; "

@@ -196,7 +196,7 @@ def _has_processes_without_ids(tree: PodTree) -> bool:
 
 
 def _processes(*, namespaced: bool) -> Finding:
-    """Check that the daemon sees pods' processes; where hidepid= hides them it needs CAP_SYS_PTRACE, which it has."""
+    """Check that pods' processes can be seen; with hidepid=, assume that the daemon has CAP_SYS_PTRACE."""
     if namespaced:
         told = "processes of pods have no ids in the PID namespace this runs in"
         advice = "every pod counts as a service then; in a container: hostPID: true (docs/deploy/base/daemonset.yaml)"
@@ -237,7 +237,7 @@ def _unit() -> Finding:
         ).stdout
     except (OSError, subprocess.SubprocessError) as e:
         advice = "the daemon can be run by hand: cgpause run"
-        return Finding("unit", Level.WARN, f"systemd does not answer: {e}", advice)
+        return Finding("unit", Level.WARN, f"systemctl cannot be run: {e}", advice)
     values = dict(line.partition("=")[::2] for line in shown.splitlines())
     if values.get("LoadState") != "loaded":
         return Finding(

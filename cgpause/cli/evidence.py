@@ -128,8 +128,10 @@ def sources_of(given: Globals, config: Config) -> list[DocumentSource]:
         DocumentSource("history.jsonl", f"the last {EVENTS} events of the history", lambda: _history(given)),
         DocumentSource("unit.txt", "the unit's properties", partial(_unit, UNIT)),
         DocumentSource("journal.txt", f"the last {JOURNAL_LINES} lines of its log", partial(_journal, UNIT)),
-        DocumentSource("metrics-unit.txt", "the same of the metrics' unit", partial(_unit, _METRICS_UNIT)),
-        DocumentSource("metrics-journal.txt", "and the end of its log", partial(_journal, _METRICS_UNIT)),
+        DocumentSource("metrics-unit.txt", "properties of cgpause-metrics.service", partial(_unit, _METRICS_UNIT)),
+        DocumentSource(
+            "metrics-journal.txt", f"the last {JOURNAL_LINES} lines of its log", partial(_journal, _METRICS_UNIT)
+        ),
         DocumentSource("pressure.txt", "/proc/pressure", _pressure),
         DocumentSource("meminfo.txt", "/proc/meminfo", lambda: read_text("/proc/meminfo")),
     ]

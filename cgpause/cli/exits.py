@@ -52,7 +52,7 @@ _EXITS: tuple[tuple[type[CgpauseError], Exit], ...] = (
 _STEPS: tuple[tuple[type[CgpauseError], str], ...] = (
     (CgroupGoneError, "cgpause status lists the pods there are"),
     (BusyError, "try again when it is done"),
-    (RestoreError, "once that is mended, cgpause resume tries again"),
+    (RestoreError, "remove the cause, then run cgpause resume again"),
     (MalformedError, "cgpause check looks for what is wrong with this node"),
     (KernelReadError, "cgpause check says what this node lacks"),
     (KernelWriteError, "cgpause check says what this node lacks"),

@@ -38,18 +38,18 @@ def simulate(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A built-in workload, again for more; --list shows them, and * and ? stand for any letters.",
+            help="A built-in workload (repeat for several); --list shows them, and * and ? stand for any letters.",
             show_default=False,
         ),
     ] = None,
     policy: Annotated[
         list[Arm] | None,
         typer.Option(
-            metavar="|".join(Arm), help="Only under this one, again for more (default: all).", show_default=False
+            metavar="|".join(Arm), help="Only this policy (repeat for several; default: all).", show_default=False
         ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Which memory the jobs take (default: 1).", show_default=False)
+        int, typer.Option(metavar="N", min=0, help="Seed of all random choices (default: 1).", show_default=False)
     ] = 1,
     seeds: Annotated[
         int,
@@ -57,7 +57,7 @@ def simulate(
             metavar="N",
             min=1,
             max=_MOST_SEEDS,
-            help="With so many seeds, from --seed on: mean, lowest and highest (default: 1).",
+            help="Number of seeds, from --seed on: mean, lowest and highest (default: 1).",
             show_default=False,
         ),
     ] = 1,
@@ -99,7 +99,9 @@ def record(
     context: typer.Context,
     file: Annotated[
         str | None,
-        typer.Argument(metavar="[FILE]", help="Where to write it, packed if it ends in .gz; a name of its own, here."),
+        typer.Argument(
+            metavar="[FILE]", help="Trace file, gzip if it ends in .gz (default: a new file in this folder)."
+        ),
     ] = None,
     duration: Annotated[
         str | None, typer.Option("--for", metavar="TIME", help="End after this time (default: when interrupted).")
@@ -115,7 +117,7 @@ def record(
             metavar="MIB",
             min=1,
             max=128,
-            help="Room for it, in MiB (default: 64, at most 128); then the oldest quarter goes.",
+            help="Largest size in MiB (default: 64, at most 128); then the oldest quarter is deleted.",
             show_default=False,
         ),
     ] = 64,
@@ -153,7 +155,7 @@ def replay(
     policy: Annotated[
         list[Policy] | None,
         typer.Option(
-            metavar="|".join(Policy), help="Only this one, again for more (default: all).", show_default=False
+            metavar="|".join(Policy), help="Only this policy (repeat for several; default: all).", show_default=False
         ),
     ] = None,
     output: JsonOutput = None,

@@ -238,7 +238,9 @@ def show_history(
     context: typer.Context,
     since: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Only pauses since then: 1h, 2d, today, 2026-11-22, 2026-11-22 10:00."),
+        typer.Option(
+            metavar="TIME", help="Only pauses that had not ended by then: 1h, 2d, today, 2026-11-22, 2026-11-22 10:00."
+        ),
     ] = None,
     pod: AnyPod = None,
     output: Output = None,
@@ -432,7 +434,7 @@ def bug_report(
 def run(
     context: typer.Context,
     dry_run: DryRun = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Log each event too.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log debug messages too.")] = False,
 ) -> None:
     """Run the daemon in the foreground, as the systemd unit does."""
     given: Globals = context.obj

@@ -18,7 +18,7 @@ from cgpause.kernel.find_daemon import DaemonState
 _DAEMON = {
     DaemonState.RUNNING: "running",
     DaemonState.LOOKING_ON: "its unit runs, but has not locked this tree: a dry run?",
-    DaemonState.STOPPED: "not running: no pod is paused or resumed (systemctl start cgpause)",
+    DaemonState.STOPPED: "not running, so nothing pauses or resumes pods (systemctl start cgpause)",
     DaemonState.UNKNOWN: "unknown: cgpause cannot see here whether one runs",
 }
 

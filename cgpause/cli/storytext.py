@@ -64,10 +64,10 @@ def _pod(story: dict[str, Any], now: float) -> Iterator[Fact]:
                 else "its time is over: a daemon ends it"
             )
             yield "state", ends, "yellow"
-        wrote = (
-            "cgroup.freeze 1" if paused["written_cpu_max"] is None else f"cpu.max {_quota(paused['written_cpu_max'])}"
-        )
-        yield "state", f"{wrote} was written; what comes back is cpu.max {_quota(paused['original_cpu_max'])}", "yellow"
+        wrote = [] if paused["written_cpu_max"] is None else [f"cpu.max {_quota(paused['written_cpu_max'])}"]
+        wrote += ["cgroup.freeze 1"] if paused["mechanism"] == "freeze" else []
+        original = f"the original is cpu.max {_quota(paused['original_cpu_max'])}"
+        yield "state", f"{' and '.join(wrote)} written; {original}", "yellow"
     if pod["protected"] is None:
         yield "protected", "no", ""
     else:
@@ -118,9 +118,10 @@ def _limits(pod: dict[str, Any]) -> Iterator[Fact]:
         part = f" ({100 * current / limit:.0f} %)" if current is not None and limit else ""
         yield "memory", f"{text} of {memory(limit)}{part}", ""
     paused = pod["paused"]
-    cpu_max = pod["cpu_max"] if paused is None else paused["original_cpu_max"]
+    is_held = paused is not None and paused["in_force"]
+    cpu_max = paused["original_cpu_max"] if is_held else pod["cpu_max"]
     if cpu_max is not None:
-        own = "" if paused is None else ", while it runs"
+        own = ", while it runs" if is_held else ""
         yield "cpu", f"limit {cpu_units.limit_text(parse_cpu_max(cpu_max.encode()))}{own} (cpu.max {cpu_max})", ""
     if pod["cpu_weight"] is not None:
         yield "cpu", f"request {cpu_units.request_text(pod['cpu_weight'])} (cpu.weight {pod['cpu_weight']})", ""

@@ -83,7 +83,7 @@ class Source:
         self._complaint: str | None = None
 
     def text(self) -> bytes:
-        """Return all metrics in Prometheus' text format; only that the daemon is down if they are old or missing."""
+        """Return the published metrics; if they are old or missing, cgpause_up 0 and the time of the last ones."""
         try:
             stamp, text = published.read(self._path)
         except PublishedError as e:
@@ -102,7 +102,7 @@ class Source:
         if text is None:
             log.info("the daemon publishes again")
         else:
-            log.warning("nothing to show but cgpause_up 0: %s", text)
+            log.warning("only cgpause_up 0 is served: %s", text)
 
 
 def run(path: str | None, *, listen: str | None, once: bool) -> None:
@@ -190,7 +190,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002 - as in BaseServer
-        """Log a failed request; most of these clients have gone away."""
+        """Note a failed request for a debugger; most of these clients have gone away."""
         log.debug("request failed", exc_info=True)
 
 

@@ -54,7 +54,7 @@ class PastPause:
     result: str | None = None
     end_reason: str | None = None
     cpu_max: str | None = None
-    """The value before the pause, which the resume restored."""
+    """cpu.max before the pause."""
     memory_current_bytes: int | None = None
     """memory.current at the begin of the pause."""
 
@@ -73,7 +73,7 @@ class Total:
     paused_s: float
     longest_s: float
     active: int
-    """Number of pauses that last."""
+    """Number of pauses still active."""
     unknown: int
     """Number of pauses of unknown length; they are missing in `paused_s`."""
 
@@ -128,7 +128,7 @@ def _add(pause: PastPause, event: Event) -> PastPause:
         state=PauseState.ENDED,
         result=event.result,
         end_reason=event.reason,
-        cpu_max=event.cpu_max_to or pause.cpu_max,
+        cpu_max=(pause.cpu_max if event.foreign else event.cpu_max_to) or pause.cpu_max,
     )
 
 
@@ -148,7 +148,7 @@ def with_active(found: Iterable[PastPause], held: AbstractSet[PauseKey], now_ns:
 def select(
     found: Iterable[PastPause], since: float | None, ref: str | None, namespace: str | None = None
 ) -> list[PastPause]:
-    """Return the pauses of the pods that match `ref`, a glob too, and that last or have an event at or after `since`.
+    """Return the pauses of pods that match `ref` (a glob too), still active or with an event since `since`.
 
     With a `namespace`, only the pauses of its pods.
 
@@ -163,7 +163,7 @@ def select(
             raise PodLookupError(_no_such_pod(ref, known, namespace))
         chosen = [pause for pause in chosen if pause.uid in uids]
     if since is not None:
-        chosen = [p for p in chosen if p.state is PauseState.ACTIVE or max(p.seen, p.end or 0) >= since]
+        chosen = [p for p in chosen if p.state is PauseState.ACTIVE or p.seen >= since]
     return chosen
 
 

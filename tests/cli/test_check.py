@@ -288,7 +288,7 @@ def systemd_garbage(tree: FakeTree, patch: Patch) -> None:
         pytest.param(processes_unreadable, "writers", Level.WARN, "", id="processes-unreadable"),
         pytest.param(unit_missing, "unit", Level.WARN, "not installed", id="unit-missing"),
         pytest.param(unit_failed, "unit", Level.WARN, "failed (failed)", id="unit-failed"),
-        pytest.param(no_systemd, "unit", Level.WARN, "systemd does not answer", id="no-systemd"),
+        pytest.param(no_systemd, "unit", Level.WARN, "systemctl cannot be run", id="no-systemd"),
         pytest.param(systemd_hangs, "unit", Level.WARN, "timed out", id="systemd-hangs"),
         pytest.param(systemd_says_nothing, "unit", Level.WARN, "not installed", id="systemd-says-nothing"),
         pytest.param(systemd_garbage, "unit", Level.WARN, "", id="systemd-garbage"),

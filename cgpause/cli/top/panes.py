@@ -106,7 +106,7 @@ def _facts(pod: SeenPod, snapshot: NodeView, detail: PodDetail | None) -> list[_
     if detail is not None and detail.rule is not None:
         facts.append(("rule", detail.rule, ""))
     if pod.protected is not None:
-        facts.append(("protected", f"{pod.protected}; the daemon never touches it", "protected"))
+        facts.append(("protected", f"{pod.protected}; the daemon does not pause it", "protected"))
     facts += [("numbers", text, "") for text in _numbers(pod)]
     facts += [("memory", text, "") for text in _memory(pod, detail)]
     facts += [("cpu", text, "") for text in _cpu(pod, detail)]

@@ -173,7 +173,7 @@ def cursor(snapshot: NodeView, ui: Ui) -> SeenPod | None:
 
 
 def settle(ui: Ui, snapshot: NodeView, rows: int) -> Ui:
-    """Return `ui` scrolled to its cursor in `rows` rows, without choices and questions about pods that are gone."""
+    """Return `ui` scrolled to its cursor in `rows` rows, without marks of pods that are gone."""
     there = {pod.key for pod in snapshot.pods}
     if ui.mode is Mode.CONFIRM and ui.asked is not None and there.isdisjoint(pod.key for pod in ui.asked.pods):
         gone = f"{ui.asked.pods[0].label} is gone: nothing was done"
@@ -195,7 +195,7 @@ def update(ui: Ui, key: str, snapshot: NodeView, rows: int = 10) -> tuple[Ui, In
     if ui.mode is Mode.CONFIRM:
         answered = replace(ui, mode=Mode.BROWSE, asked=None, message="", failed=False)
         if key in ("y", "Y"):
-            return replace(answered, marked=frozenset()), ui.asked
+            return (answered if ui.describing else replace(answered, marked=frozenset())), ui.asked
         return replace(answered, message="nothing was done"), None
     if ui.mode is Mode.FILTER:
         return _update_filter(ui, key, snapshot, rows), None

@@ -370,7 +370,7 @@ def test_every_error_has_an_exit_code() -> None:
         (MalformedError("cpu.max", b"x"), "; cgpause check looks for what is wrong with this node"),
         (KernelWriteError("a", OSError(errno.EINVAL, ""), "v"), "; cgpause check says what this node lacks"),
         (KernelWriteError("a", OSError(errno.EACCES, ""), "v", hint="run as root"), ": run as root"),
-        (RestoreError("cannot restore a: x"), "; once that is mended, cgpause resume tries again"),
+        (RestoreError("cannot restore a: x"), "; remove the cause, then run cgpause resume again"),
         (LostOriginalError("cannot restore a: write it by hand"), "write it by hand"),
     ],
 )

@@ -297,6 +297,15 @@ def test_a_pause_by_hand_is_in_it_from_its_first_moment_to_its_last(tree: FakeTr
     assert len((state / HISTORY_FILE).read_text().splitlines()) == 2
 
 
+def test_the_original_is_in_it_even_if_another_program_wrote_since(tree: FakeTree, state: Path) -> None:
+    web = tree.add_pod("web", cpu_max="50000 100000")
+    by_hand(tree, state, "pause", "default/web")
+    (web / "cpu.max").write_text("70000 100000\n")
+    by_hand(tree, state, "resume", "default/web")
+    (ended,) = document(state, tree=tree)["pauses"]
+    assert (ended["state"], ended["cpu_max"]) == ("ended", "50000 100000")
+
+
 def test_who_resumes_all_is_in_it_with_every_pod(tree: FakeTree, state: Path) -> None:
     for name, owner in (("web", Owner.MANUAL), ("job", Owner.DAEMON)):
         pause_pod(tree.root, tree.add_pod(name), owner)

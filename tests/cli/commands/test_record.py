@@ -143,7 +143,7 @@ def test_a_full_disk_ends_it_and_is_said(tree: FakeTree, monkeypatch: pytest.Mon
     result = run(tree, "lab", "record", "--for", "1s", str(tree.folder / "x"))
 
     assert result.exit_code == 5
-    assert "ENOSPC (No space left on device): what was written until then can be read" in result.stderr
+    assert "ENOSPC (No space left on device): samples written before, if any, can be read" in result.stderr
     assert not (tree.folder / "x").exists(), "nothing was written to it"
 
 

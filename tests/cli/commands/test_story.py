@@ -132,7 +132,10 @@ def test_a_pod_that_would_be_paused_says_by_which_rule_and_numbers(tree: FakeTre
     assert shown["now"][1].startswith("would pause (throttle): memory use 95.0 % >= upper 90 %, rank 1 of 3")
     assert shown["rule"] == ["from 90 % of memory use on (95.0 % now) the 2 that use the least are paused"]
     assert shown["numbers"] == ["rank 1 of the 3 that may be paused"]
-    assert facts(tree, "explain", "pod-2")["now"][1] == "runs: rank 3, and 2 are paused at a time"
+    assert (
+        facts(tree, "explain", "pod-2")["now"][1]
+        == "runs: rank 3; 2 are paused at a time, and more after 3 intervals of 1 s without improvement"
+    )
 
 
 def test_the_numbers_of_the_reserve_policy(tree: FakeTree) -> None:
@@ -161,11 +164,31 @@ def test_a_paused_pod_says_since_when_by_whom_and_what_comes_back(tree: FakeTree
     assert re.fullmatch(r"paused since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, for \d+s", since)
     assert by == "by hand: cgpause pause by tester"
     assert re.fullmatch(r"until its time is over, in 1d23h", until)
-    assert wrote == "cpu.max 1001 100000 (10m) was written; what comes back is cpu.max 50000 100000 (500m)"
+    assert wrote == "cpu.max 1001 100000 (10m) written; the original is cpu.max 50000 100000 (500m)"
     assert shown["rule"][0].startswith("paused by hand: the daemon leaves it alone until an operator resumes it")
     assert shown["cpu"][0] == "limit 500m, while it runs (cpu.max 50000 100000)"
     assert shown["history"][0].startswith("paused once: ")
     assert record_of(tree, web).original == CpuMax(50_000, 100_000), "it wrote nothing"
+
+
+def test_a_pod_whose_pause_is_not_in_force_shows_the_limit_in_force(tree: FakeTree) -> None:
+    web = busy_pod(tree)
+    assert run(tree, *state_dir(tree), "pause", "web").exit_code == 0
+    (web / "cpu.max").write_text("70000 100000\n")
+    shown = facts(tree, "explain", "web")
+    assert shown["cpu"][0] == "limit 700m (cpu.max 70000 100000)"
+    assert any(text.startswith("not in force") for text in shown["state"])
+
+
+def test_a_pod_that_was_throttled_and_then_frozen_shows_both_writes(tree: FakeTree) -> None:
+    web = busy_pod(tree)
+    request = PauseRequest(Mechanism.THROTTLE, CpuMax(1001, 100_000), Owner.DAEMON, "why", now_ns(), None)
+    with Cgroup(str(tree.root), str(web.relative_to(tree.root))) as cgroup:
+        ledger.pause(cgroup, request)
+        ledger.freeze(cgroup, "more")
+    assert facts(tree, "explain", "web")["state"][-1] == (
+        "cpu.max 1001 100000 (10m) and cgroup.freeze 1 written; the original is cpu.max 50000 100000 (500m)"
+    )
 
 
 def test_a_frozen_pod_and_a_protected_one(tree: FakeTree) -> None:
@@ -179,7 +202,7 @@ def test_a_frozen_pod_and_a_protected_one(tree: FakeTree) -> None:
     assert state[0].startswith("frozen since ")
     assert state[1:] == [
         "by the daemon: why",
-        "cgroup.freeze 1 was written; what comes back is cpu.max 50000 100000 (500m)",
+        "cgroup.freeze 1 written; the original is cpu.max 50000 100000 (500m)",
     ]
     shown = facts(tree, "explain", "db")
     assert shown["protected"] == ["yes, QoS class Guaranteed (protect.guaranteed)"]

@@ -61,7 +61,7 @@ def test_what_is_taken_over_can_be_frozen_but_what_is_frozen_is_not_throttled(
     assert trial.exit_code == result.exit_code
     if (held, wanted) == (Mechanism.FREEZE, Mechanism.THROTTLE):
         assert (result.exit_code, result.stdout) == (5, "")
-        assert "default/web: it is frozen by the daemon" in result.stderr
+        assert "default/web: the daemon froze it" in result.stderr
         assert "cgpause resume it first" in result.stderr
         assert snapshot(tree.root) == before
         return

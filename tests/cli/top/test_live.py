@@ -185,7 +185,7 @@ def test_description_filter_sort_and_help(tree: FakeTree) -> None:
         program.type("s")
         program.wait_for("sorted by memory")
         program.type("?")
-        program.wait_for("help: any key leaves it")
+        program.wait_for("help: q quits, any other key returns")
         program.type("x")
         program.wait_for("last decisions")
 

@@ -230,6 +230,15 @@ def test_marked_pods_are_acted_on_together_and_then_lose_their_marks() -> None:
     assert settle(ui, make_snapshot(*SNAPSHOT.pods[:4]), 10).marked == {SNAPSHOT.pods[3].key}
 
 
+def test_a_question_about_the_described_pod_leaves_the_marks() -> None:
+    ui = press(at(3), " ", " ")
+    asking = press(at(5, marked=ui.marked), "enter", "f")
+    assert asking.asked is not None
+    assert [pod.key for pod in asking.asked.pods] == [SNAPSHOT.pods[5].key]
+    done, _ = update(asking, "y", SNAPSHOT)
+    assert done.marked == ui.marked
+
+
 def test_of_marked_pods_those_that_cannot_be_paused_are_skipped_and_counted() -> None:
     snapshot = make_snapshot(RUNNING, PROTECTED, PAUSED)
     ui = Ui(marked=frozenset(pod.key for pod in snapshot.pods))
