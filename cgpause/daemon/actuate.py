@@ -36,7 +36,7 @@ from cgpause.pods.containers import kill_containers
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.telemetry.counts import Counts
-from cgpause.telemetry.events import Event, make_event, present, resumed_event
+from cgpause.telemetry.events import Event, EventKind, make_event, present, resumed_event
 from cgpause.telemetry.recorder import Recorder, tell
 
 log = logging.getLogger(__name__)
@@ -172,14 +172,16 @@ class Actuator:
         """
         record = tracked.pod.paused
         if record is not None:
-            tell(make_event(present(), "adopted", tracked.pod, record.reason, record), None)
+            tell(make_event(present(), EventKind.ADOPTED, tracked.pod, record.reason, record), None)
 
     def forget(self, pod: Pod) -> None:
         """Forget a pod that is gone; if it was paused, log and record the end of its pause."""
         self._complaints.pop(pod.cgroup, None)
         if pod.paused is not None and not self._dry_run:
             self._tell(
-                make_event(present(), "gone", pod, "the pod went while it was paused", pod.paused, result=Result.GONE)
+                make_event(
+                    present(), EventKind.GONE, pod, "the pod went while it was paused", pod.paused, result=Result.GONE
+                )
             )
 
     def read_record(self, tracked: TrackedPod) -> None:
@@ -294,7 +296,7 @@ class Actuator:
         self._tell(
             make_event(
                 present(),
-                "asserted again",
+                EventKind.ASSERTED_AGAIN,
                 tracked.pod,
                 "another program wrote cpu.max",
                 record,
@@ -341,7 +343,7 @@ class Actuator:
         self._tell(
             make_event(
                 present(),
-                "paused",
+                EventKind.PAUSED,
                 pod,
                 action.reason,
                 record,
@@ -367,7 +369,7 @@ class Actuator:
             self.read_record(tracked)  # an operator has changed it first
             return
         tracked.pod = replace(tracked.pod, paused=record)
-        event = make_event(present(), "froze", tracked.pod, action.reason, record, used_pct=used)
+        event = make_event(present(), EventKind.FROZE, tracked.pod, action.reason, record, used_pct=used)
         if action.grew:
             self._tell(event)
             return
@@ -393,7 +395,7 @@ class Actuator:
         self._tell(
             make_event(
                 present(),
-                "sacrificed",
+                EventKind.SACRIFICED,
                 tracked.pod,
                 action.reason,
                 tracked.pod.paused,
@@ -418,7 +420,7 @@ class Actuator:
         except Exception:  # a bug: it must cost only a figure
             log.exception("event not counted")
         if self._dry_run:
-            event = replace(event, what=f"would have {'frozen' if event.what == 'froze' else event.what}")
+            event = replace(event, what=f"would have {'frozen' if event.what == EventKind.FROZE else event.what}")
         tell(event, self._recorder, level)
 
     def _unwatch(self, tracked: TrackedPod) -> None:

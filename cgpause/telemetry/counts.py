@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from cgpause.core.errors import printable
 from cgpause.core.model import Mechanism, Owner, Pod, Result
-from cgpause.telemetry.events import Event
+from cgpause.telemetry.events import Event, EventKind
 from cgpause.telemetry.metrics import BY_NAME, Figure, Values
 
 UNKNOWN = "_unknown"
@@ -142,16 +142,16 @@ class Counts:
     def keep(self, event: Event) -> None:
         """Count an event."""
         match event.what:
-            case "paused":
+            case EventKind.PAUSED:
                 self._begin(event)
-            case "froze":
+            case EventKind.FROZE:
                 self.freezes += 1
                 self.froze(event)
-            case "asserted again":
+            case EventKind.ASSERTED_AGAIN:
                 self.drifts += 1
-            case "sacrificed":
+            case EventKind.SACRIFICED:
                 self.sacrifices += 1
-            case "resumed" | "gone":
+            case EventKind.RESUMED | EventKind.GONE:
                 self._end(event)
 
     def froze(self, event: Event) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, tzinfo
+from enum import StrEnum
 from typing import NamedTuple
 
 from cgpause.core.clock import now_ns
@@ -21,12 +22,32 @@ from cgpause.ledger.ledger import Resumed
 LATEST = datetime(9990, 1, 1, tzinfo=UTC).timestamp()
 """First time that cannot be shown in every time zone, in Unix seconds."""
 
+
+class EventKind(StrEnum):
+    """Kind of an event."""
+
+    PAUSED = "paused"
+    FROZE = "froze"
+    TAKEN_OVER = "taken over"
+    """An operator took over the daemon's pause."""
+    EXTENDED = "extended"
+    """An operator set a new end."""
+    ASSERTED_AGAIN = "asserted again"
+    """The daemon wrote cpu.max again after another program."""
+    SACRIFICED = "sacrificed"
+    RESUMED = "resumed"
+    ADOPTED = "adopted"
+    """The daemon found the pod paused when it started; only in the log."""
+    GONE = "gone"
+    """The pod ended while it was paused."""
+
+
 # For `journalctl MESSAGE_ID=...` (docs/operations.md). Random (uuid4); never change them, operators filter by them.
-MESSAGE_IDS = {
-    "paused": "2930fe935ce84def8bb92f4d2bc34c82",
-    "resumed": "1b19fe4459a643d3b9fbbc476190d41c",
-    "froze": "a597986dd2c7483ca8449659e4f1ed87",
-    "sacrificed": "e321174b72a54bb48918764e866049c9",
+MESSAGE_IDS: dict[str, str] = {
+    EventKind.PAUSED: "2930fe935ce84def8bb92f4d2bc34c82",
+    EventKind.RESUMED: "1b19fe4459a643d3b9fbbc476190d41c",
+    EventKind.FROZE: "a597986dd2c7483ca8449659e4f1ed87",
+    EventKind.SACRIFICED: "e321174b72a54bb48918764e866049c9",
 }
 
 
@@ -61,10 +82,7 @@ class Event:
     at: float
     """Unix seconds (CLOCK_REALTIME), to the millisecond."""
     what: str
-    """Kind: "paused", "froze", "taken over" (an operator took over the daemon's pause), "extended" (an operator set
-    a new end), "asserted again", "sacrificed",
-    "resumed", "adopted" (found paused when the daemon started; only in the log), "gone" (the pod ended while paused).
-    Readers accept other words."""
+    """An `EventKind`; a reader accepts other words, too."""
     pod: str
     """namespace/name; the UID if the name was not known."""
     uid: str
@@ -158,7 +176,7 @@ class Named(NamedTuple):
 
 def make_event(
     now: Instant,
-    what: str,
+    what: EventKind,
     pod: Pod | Named,
     reason: str,
     record: PauseRecord | None = None,
@@ -175,7 +193,7 @@ def make_event(
 ) -> Event:
     """Return an event of the time `now`; `record` is the record of its pause."""
     paused_s = None
-    if record is not None and what != "paused":
+    if record is not None and what is not EventKind.PAUSED:
         paused_s = max(0, now.boot_ns - record.since_ns) / 1e9
     return Event(
         at=round(now.at, 3),
@@ -219,7 +237,7 @@ def resumed_event(
     found = resumed.record
     return make_event(
         now,
-        "resumed",
+        EventKind.RESUMED,
         pod,
         reason,
         found or record,

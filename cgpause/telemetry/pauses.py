@@ -17,9 +17,9 @@ from enum import StrEnum
 from cgpause.core import durations
 from cgpause.core.errors import PodLookupError
 from cgpause.core.lookup import Known, matching, nearest
-from cgpause.telemetry.events import Event, PauseKey
+from cgpause.telemetry.events import Event, EventKind, PauseKey
 
-_ENDS = ("resumed", "gone")
+_ENDS = (EventKind.RESUMED, EventKind.GONE)
 _SINCE_FORMS = "10m, 2h, 1d12h, 10:00, today, yesterday, 2026-11-23 or 2026-11-23 10:00"
 
 
@@ -106,7 +106,7 @@ def _add(pause: PastPause, event: Event) -> PastPause:
         owner=pause.owner or event.owner,
         reason=pause.reason or event.pause_reason,
     )
-    if event.what == "paused":
+    if event.what == EventKind.PAUSED:
         return replace(
             pause,
             start=event.at,
@@ -114,7 +114,7 @@ def _add(pause: PastPause, event: Event) -> PastPause:
             cpu_max=event.cpu_max_from,
             memory_current_bytes=event.memory_current_bytes,
         )
-    if event.what == "taken over":
+    if event.what == EventKind.TAKEN_OVER:
         reason = "; then ".join(filter(None, (pause.reason, event.reason)))
         pause = replace(pause, owner=event.owner, reason=reason)
     if pause.start is None and event.paused_s is not None:

@@ -25,7 +25,7 @@ from cgpause.pods.sampler import Sampler
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.telemetry.counts import Counts
-from cgpause.telemetry.events import make_event, present
+from cgpause.telemetry.events import EventKind, make_event, present
 from cgpause.telemetry.metrics import BY_NAME, Kind, Values
 
 GIB = 1 << 30
@@ -88,7 +88,7 @@ def test_everything_that_has_a_name_is_gathered_as_it_is_described(
     bench.counts.keep_pods(1)
     bench.hold("web")
     pod, record = bench.tracked("web").pod, bench.tracked("web").pod.paused
-    bench.counts.keep(make_event(present(), "paused", pod, "test", record))
+    bench.counts.keep(make_event(present(), EventKind.PAUSED, pod, "test", record))
 
     values = bench.values()
 

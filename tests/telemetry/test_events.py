@@ -13,7 +13,17 @@ from helpers.nodes import ORIGINAL, S, pod, record
 from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism, Owner, Result
 from cgpause.ledger.ledger import Resumed
-from cgpause.telemetry.events import MESSAGE_IDS, Event, Instant, PauseKey, boot_id, make_event, present, resumed_event
+from cgpause.telemetry.events import (
+    MESSAGE_IDS,
+    Event,
+    EventKind,
+    Instant,
+    PauseKey,
+    boot_id,
+    make_event,
+    present,
+    resumed_event,
+)
 from cgpause.telemetry.history import encode
 
 NOW = Instant(1700000000.12345, 12_123_456_789, "b" * 32)
@@ -23,7 +33,7 @@ HOSTILE = "a\x1b[31m\nresumed pod=x\u2028\udcff"
 def test_an_event_says_what_its_pauses_record_says() -> None:
     held = record(7 * S, Owner.MANUAL)
 
-    made = make_event(NOW, "froze", pod("web"), "it grows", held, used_pct=95.04, times=2)
+    made = make_event(NOW, EventKind.FROZE, pod("web"), "it grows", held, used_pct=95.04, times=2)
 
     assert (made.pod, made.uid, made.owner, made.mechanism) == ("default/web", "web", "manual", "throttle")
     assert (made.reason, made.pause_reason, made.used_pct, made.times) == ("it grows", "test", 95.0, 2)
@@ -41,13 +51,13 @@ def test_the_present_is_one_instant_on_both_clocks() -> None:
 
 
 def test_a_pause_that_begins_was_not_held_and_has_one_reason() -> None:
-    made = make_event(NOW, "paused", pod("web"), "test", record(7 * S))
+    made = make_event(NOW, EventKind.PAUSED, pod("web"), "test", record(7 * S))
 
     assert (made.paused_s, made.pause_reason) == (None, None)
 
 
 def test_a_record_of_the_future_was_held_for_no_time() -> None:
-    assert make_event(NOW, "gone", pod("web"), "x", record(10**15)).paused_s == 0
+    assert make_event(NOW, EventKind.GONE, pod("web"), "x", record(10**15)).paused_s == 0
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -65,7 +75,7 @@ def test_the_logs_line_has_what_an_operator_reads_in_one_order() -> None:
     held = replace(record(now_ns(), Owner.MANUAL), mechanism=Mechanism.FREEZE)
     made = make_event(
         NOW,
-        "sacrificed",
+        EventKind.SACRIFICED,
         pod("web"),
         "full",
         held,
@@ -95,7 +105,9 @@ def test_no_name_makes_two_lines() -> None:
 
 
 def test_the_journal_has_every_field_the_history_has() -> None:
-    made = make_event(NOW, "paused", pod("web"), "test", record(now_ns()), cpu_max_to="x", memory_current_bytes=7)
+    made = make_event(
+        NOW, EventKind.PAUSED, pod("web"), "test", record(now_ns()), cpu_max_to="x", memory_current_bytes=7
+    )
     kept = json.loads(encode(made))
 
     fields = made.journal
@@ -109,7 +121,7 @@ def test_the_journal_has_every_field_the_history_has() -> None:
 
 
 def test_what_a_dry_run_would_have_done_has_no_id_of_what_was_done() -> None:
-    made = replace(make_event(NOW, "paused", pod("web"), "test"), what="would have paused")
+    made = replace(make_event(NOW, EventKind.PAUSED, pod("web"), "test"), what="would have paused")
 
     assert "MESSAGE_ID" not in made.journal
 
@@ -124,4 +136,4 @@ def test_ids_are_for_ever() -> None:
 
 
 def test_without_a_boot_id_an_event_belongs_to_no_pause() -> None:
-    assert make_event(NOW._replace(boot=None), "paused", pod("web"), "test", record(1)).pause is None
+    assert make_event(NOW._replace(boot=None), EventKind.PAUSED, pod("web"), "test", record(1)).pause is None

@@ -18,8 +18,14 @@ from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import printable
 from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
 from cgpause.kernel.find_daemon import DaemonState
+from cgpause.telemetry.events import EventKind
 
-_EVENT_STYLES = {"paused": "paused", "froze": "paused", "resumed": "calm", "sacrificed": "error"}
+_EVENT_STYLES: dict[str, str] = {
+    EventKind.PAUSED: "paused",
+    EventKind.FROZE: "paused",
+    EventKind.RESUMED: "calm",
+    EventKind.SACRIFICED: "error",
+}
 _Fact = tuple[str, str, str]
 """Topic, text and style."""
 
