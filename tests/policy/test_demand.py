@@ -99,6 +99,30 @@ def test_amounts(
     assert KNOWN_PEAKS == 8
 
 
+@pytest.mark.parametrize(
+    ("limit", "peaks", "beyond"),
+    [
+        pytest.param(None, (), 0, id="no-peak"),
+        pytest.param(None, (200,), 30, id="one-peak"),
+        pytest.param(None, (50, 200), 20, id="the-highest-of-two"),
+        pytest.param(None, (200,) * 15, 3.75, id="many"),
+        pytest.param(900, (200,) * 15, 0, id="a-limit-is-certain"),
+    ],
+)
+def test_the_fewer_peaks_are_known_the_more_stays_free_beyond_them(
+    limit: float | None, peaks: tuple[float, ...], beyond: float
+) -> None:
+    assert mib(asked(growing(100), limit, peaks=peaks).beyond) == beyond
+
+
+def test_the_growth_of_a_pod_with_a_known_peak_is_not_reserved_far_ahead() -> None:
+    known = growing(100, flow=10.0 * MIB)
+    assert known.base is None
+    assert mib(asked(known, 900).mean) == 300, "its growth of 30 s"
+    found = asked(known, None, peaks=(400,))
+    assert found.mean < found.need * 3 < found.expected
+
+
 @pytest.mark.parametrize("facts", [{}, {"admitted": False}], ids=["begun", "newcomer"])
 def test_room_is_made_for_a_pod_without_a_limit_only_while_that_costs_no_time(facts: dict[str, Any]) -> None:
     def amounts(idle_share: float) -> tuple[float, float, Basis]:
