@@ -139,6 +139,10 @@ def test_the_counted_machine_has_a_table_of_its_own_and_counts_where_the_daemon_
     below = text[text.index("## Jobs that mostly wait") : text.index("## How it was measured")]
     assert "| waiting | stock | 1 | 3 of 3 | 5 |" in below
     assert "| idle |" not in below
+    assert "Measured with commit old on" not in text
+    earlier = {"trials": counted, "commit": "old", "date": "2026-11-24"}
+    text = render({"commit": "abc", "date": "2026-11-25", "runs": [first, earlier]})
+    assert "Measured with commit old on 2026-11-24." in text
     assert "## Jobs that mostly wait" not in render({"commit": "abc", "date": "2026-11-25", "runs": [first]})
 
 

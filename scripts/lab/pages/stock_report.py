@@ -151,7 +151,10 @@ def _table(runs: Runs) -> list[str]:
 
 
 def render(results: dict[str, Any]) -> str:
-    """Return the page as Markdown; `results` is the content of stock.json: a run on two CPUs, and a counted one."""
+    """Return the page as Markdown; `results` is the content of stock.json: a run on two CPUs, and a counted one.
+
+    A run with a commit and a date of its own is from an earlier measurement.
+    """
     run, *others = results["runs"]
     runs = pairs(run["trials"])
     counted = pairs(trial for other in others for trial in other["trials"])
@@ -168,6 +171,7 @@ def render(results: dict[str, Any]) -> str:
     ]
     if counted:
         lines += [_COUNTED, answer(counted), "", *_table(counted), ""]
+        lines += [f"Measured with commit {one['commit']} on {one['date']}.\n" for one in others if "commit" in one]
     lines.append(
         _HOW.format(
             scale=run["backoff_scale"],
