@@ -9,11 +9,16 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from cgpause.core.clock import NS_PER_S
 from cgpause.kernel.processes import read_started_ns
 
 KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"
 """Path of kubelet's configuration with kubeadm and most other installers."""
 _MOST_BYTES = 64 << 10
+_FIRST_REST_NS = 10 * NS_PER_S
+"""Time from a look that found no kubelet to the next one: a look reads the name of each process of the node. The time
+grows with each look in vain, to _LONGEST_REST_NS."""
+_LONGEST_REST_NS = 600 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +56,21 @@ class KubeletProcess:
         self._proc = proc
         self._found: tuple[int, int] | None = None
         """Process id and start time."""
+        self._look_at_ns = 0
+        """Earliest time of the next look for a kubelet."""
+        self._rest_ns = _FIRST_REST_NS
 
-    def changed(self) -> bool:
+    def changed(self, at_ns: int) -> bool:
         """Return whether another kubelet runs than at the last call; look for one if the last one has ended."""
         before = self._found
-        if before is None or read_started_ns(before[0], self._proc) != before[1]:
-            pid = self._find()
-            # Between two kubelets the old one's flags count.
-            self._found = before if pid is None else (pid, read_started_ns(pid, self._proc))
+        is_there = before is not None and read_started_ns(before[0], self._proc) == before[1]
+        if is_there or at_ns < self._look_at_ns:
+            return False
+        pid = self._find()
+        if pid is None:  # between two kubelets the old one's flags count
+            self._look_at_ns, self._rest_ns = at_ns + self._rest_ns, min(4 * self._rest_ns, _LONGEST_REST_NS)
+            return False
+        self._found, self._rest_ns = (pid, read_started_ns(pid, self._proc)), _FIRST_REST_NS
         return self._found != before
 
     def flags(self) -> KubeletFlags:

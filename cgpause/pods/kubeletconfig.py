@@ -69,7 +69,7 @@ class KubeletThresholds:
         """Time of the next look."""
         self._kubelet = KubeletProcess() if path is None else None
         self._flags = KubeletFlags(path) if path is not None else KubeletFlags()
-        if self._kubelet is not None and self._kubelet.changed():
+        if self._kubelet is not None and self._kubelet.changed(0):
             self._flags = self._kubelet.flags()
         self._files = self._stat()
         self.thresholds = read_thresholds(self._flags)
@@ -82,7 +82,7 @@ class KubeletThresholds:
         """
         self.due_ns = at_ns + _LOOK_NS
         before = self._flags, self._files
-        if self._kubelet is not None and self._kubelet.changed():
+        if self._kubelet is not None and self._kubelet.changed(at_ns):
             self._flags = self._kubelet.flags()
         self._files = self._stat()
         if (self._flags, self._files) == before:

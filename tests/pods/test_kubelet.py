@@ -11,6 +11,8 @@ import pytest
 
 from cgpause.pods.kubelet import KUBELET_CONFIG, KubeletFlags, KubeletProcess, parse_flags
 
+S = 1_000_000_000
+
 
 @pytest.mark.parametrize(
     ("words", "flags"),
@@ -46,18 +48,27 @@ def test_a_kubelet_is_found_and_followed(tmp_path: Path) -> None:
     (tmp_path / "self").mkdir()
     put(tmp_path, 9, "kubelet-exporter", 5)
     kubelet = KubeletProcess(str(tmp_path))
-    assert not kubelet.changed()
+    assert not kubelet.changed(0)
     assert kubelet.flags() == KubeletFlags(KUBELET_CONFIG)
 
     put(tmp_path, 10, "kubelet", 7, "--config=/a")
-    assert [kubelet.changed(), kubelet.changed()] == [True, False]
+    assert [kubelet.changed(at_s * S) for at_s in (9, 10, 11)] == [False, True, False]
     assert kubelet.flags() == KubeletFlags("/a")
 
     put(tmp_path, 10, "another", 9)
-    assert not kubelet.changed(), "until there is another one, nothing is known to have changed"
+    assert not kubelet.changed(12 * S), "until there is another one, nothing is known to have changed"
     put(tmp_path, 11, "kubelet", 10, "--eviction-hard=memory.available<1Gi")
-    assert kubelet.changed()
+    assert kubelet.changed(22 * S)
     assert kubelet.flags() == KubeletFlags(None, eviction_hard="memory.available<1Gi")
+
+
+def test_without_a_kubelet_the_looks_become_rare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each one reads the name of every process of the node."""
+    kubelet, looks = KubeletProcess(str(tmp_path)), []
+    for at_s in range(0, 3000, 10):
+        monkeypatch.setattr(kubelet, "_find", lambda: looks.append(at_s))  # noqa: B023
+        assert not kubelet.changed(at_s * S)
+    assert looks == [0, 10, 50, 210, 810, 1410, 2010, 2610]
 
 
 def test_a_real_process_of_that_name_is_found(tmp_path: Path) -> None:
@@ -69,7 +80,7 @@ def test_a_real_process_of_that_name_is_found(tmp_path: Path) -> None:
             assert process.stdout is not None
             process.stdout.readline()
             kubelet = KubeletProcess()
-            assert kubelet.changed()
+            assert kubelet.changed(0)
             assert kubelet.flags() == KubeletFlags("/x")
         finally:
             process.kill()
