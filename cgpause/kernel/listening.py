@@ -42,7 +42,8 @@ _VIRTUAL = re.compile(r"qemu-|cloud-hyperviso|firecracker|virt-launcher|containe
 """Names of processes of a virtual machine or its shim in a pod's cgroup (Kata, KubeVirt)."""
 _NODE_CRITICAL = b"-997"
 """`oom_score_adj` that kubelet gives to containers of PriorityClass system-node-critical, and of Guaranteed pods
-(GetContainerOOMScoreAdjust in k/k pkg/kubelet/qos/policy.go)."""
+(GetContainerOOMScoreAdjust in k/k pkg/kubelet/qos/policy.go); before 1.22 also to system-cluster-critical and static
+pods (#99729)."""
 _DEPTH = 2
 """Containers are children of the pod's cgroup; crun puts their processes one level further down."""
 
