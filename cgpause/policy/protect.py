@@ -61,7 +61,7 @@ def protection(
     if protect.guaranteed and qos is QosClass.GUARANTEED:
         return "QoS class Guaranteed (protect.guaranteed)"
     if node_critical and qos is not QosClass.GUARANTEED:
-        return "PriorityClass system-node-critical"
+        return "critical for the node (oom_score_adj -997)"
     return own or ("no rule allows a pause (protect.all)" if protect.all else None)
 
 

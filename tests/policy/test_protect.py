@@ -80,7 +80,7 @@ def test_a_pod_that_is_critical_for_the_node_is_protected_unless_a_rule_allows_a
         config = Config(protect=ALLOW_ALL, pods=rules)
         return protection(uid=UUID, qos=qos, name=WEB, opt_outs=(), holds_us=False, config=config, node_critical=True)
 
-    assert found(BURSTABLE) == found(BEST_EFFORT) == "PriorityClass system-node-critical"
+    assert found(BURSTABLE) == found(BEST_EFFORT) == "critical for the node (oom_score_adj -997)"
     assert found(BURSTABLE, rule("*/*", protect=False)) is None
     assert found(GUARANTEED) is None, "kubelet gives every Guaranteed pod the same value"
 

@@ -160,7 +160,7 @@ def test_a_pod_that_kubelet_calls_critical_for_the_node_is_protected(pods: Pods)
     pods.add("job", "none")
 
     assert {name: protected for name, (*_, protected) in pods.look().items()} == {
-        "csi": "PriorityClass system-node-critical",
+        "csi": "critical for the node (oom_score_adj -997)",
         "job": None,
     }
 

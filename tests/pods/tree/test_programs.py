@@ -77,7 +77,7 @@ def test_a_pod_is_protected_once_a_program_in_it_is_critical_for_the_node(
     assert tracked.pod.protected is None
     found[0] = PROGRAM._replace(node_critical=True)
     tree.look_for_programs(3 * S)
-    assert tracked.pod.protected == "PriorityClass system-node-critical"
+    assert tracked.pod.protected == "critical for the node (oom_score_adj -997)"
     found[0] = PROGRAM
     tree.starts(tracked, 4 * S)
     tree.look_for_programs(5 * S)
