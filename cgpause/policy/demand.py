@@ -150,6 +150,11 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
     else:
         worst = granted = need
         basis = Basis.NOTHING if not rate else _RATE if need < claim else Basis.LIMIT
+    large = large_bytes(growth.top, terms.capacity_bytes, terms.charges)
+    if beyond and growth.recorded and used <= growth.low + large and not (is_paused or newcomer):
+        # It has just freed memory, or still does while it ends: frozen, it would keep what the next pod needs. For pods
+        # with a limit this makes simulated bursts end in 377 kills instead of 344 (24 seeds).
+        mean = variance = 0.0
     paused_s = 0.0 if paused is None else max(terms.at_ns - paused.since_ns, 0) / NS_PER_S
     base, is_service = growth.base, pod.workload is _SERVICE
     size = -pod.changed_at_ns if newcomer else used
@@ -168,7 +173,7 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
         float(used if base is None else used - base if used > base else 0),
         rate,
         basis,
-        large_bytes(growth.top, terms.capacity_bytes, terms.charges),
+        large,
         is_paused,
         paused_s > OVERDUE_S,
         paused_s * terms.idle_share,
