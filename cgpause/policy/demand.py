@@ -25,10 +25,6 @@ ACTIVE_S = 30.0
 ACTIVE_PCT = 0.5
 KNOWN_PEAKS = 8
 """Number of a workload's peaks that predict more than its limit does; one is enough for a pod without a limit."""
-_BEYOND = 0.3
-"""Share of the highest of n known peaks, divided by n + 1, that stays free beyond it: the chance that the next peak is
-the highest one is 1 / (n + 1). The simulated loads with pods without a limit (24 seeds of each) end in 76 kills with
-0.3, in 101 with 0, in 1055 without control."""
 OVERDUE_S = 20.0
 """Length of a pause after which the pod paused longest has headroom reserved: kubelet's second back-off. With 10 s
 the simulation has fewer restarts, but on a kernel jobs that mostly wait take up to half as long again."""
@@ -114,9 +110,6 @@ class Demand(NamedTuple):
     cost_s: float
     """Cost of its pause so far, estimated: seconds for which the pod could have used an idle CPU."""
     excused: bool
-    beyond: float
-    """Memory that stays free for this pod beyond its worst demand while others run beside it. Above 0 only without a
-    limit and with a known peak: the end of the pod's growth is known then, but not for certain."""
 
 
 def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms) -> Demand:
@@ -136,25 +129,19 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
         active = claim >= 4096 and expected + used - growth.low > terms.active_bytes
         if basis is _GROWTH:
             worst = expected = worst * (1 - terms.idle_share)
-    beyond = _BEYOND * max(peaks) / (len(peaks) + 1) if limit is None and peaks else 0.0
     mean, variance = _growth(growth, terms, is_paused=is_paused, need=need, most=claim)
     if active:
         granted = max(expected * terms.idle_share + worst * (1 - terms.idle_share), need)
         if not growth.excused:
             if newcomer or (is_paused and not growth.flow):  # its growth is not known
                 mean, variance = granted, 0.0
-            elif growth.base is None and not beyond:
+            elif growth.base is None:
                 # Until its first large drop the end of its growth is unknown: reserve what it takes at its present
                 # pace.
                 mean, variance = max(mean, min(granted, growth.flow * ACTIVE_S)), 0.0
     else:
         worst = granted = need
         basis = Basis.NOTHING if not rate else _RATE if need < claim else Basis.LIMIT
-    large = large_bytes(growth.top, terms.capacity_bytes, terms.charges)
-    if beyond and growth.recorded and used <= growth.low + large and not (is_paused or newcomer):
-        # It has just freed memory, or still does while it ends: frozen, it would keep what the next pod needs. For pods
-        # with a limit this makes simulated bursts end in 377 kills instead of 344 (24 seeds).
-        mean = variance = 0.0
     paused_s = 0.0 if paused is None else max(terms.at_ns - paused.since_ns, 0) / NS_PER_S
     base, is_service = growth.base, pod.workload is _SERVICE
     size = -pod.changed_at_ns if newcomer else used
@@ -173,12 +160,11 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
         float(used if base is None else used - base if used > base else 0),
         rate,
         basis,
-        large,
+        large_bytes(growth.top, terms.capacity_bytes, terms.charges),
         is_paused,
         paused_s > OVERDUE_S,
         paused_s * terms.idle_share,
         growth.excused,
-        beyond,
     ))  # fmt: skip
 
 
