@@ -35,7 +35,6 @@ _NODE = """\
 - It has no API server: kubelet reads its pods from files. Each file names a UID in the API's form. So cgroups and logs
   are named as for any pod, and cgpause does not take the pod for a static one.
 - kubelet still takes these pods for static ones and never evicts them. The OOM killer acts where kubelet could evict.
-  It also gives them the `oom_score_adj` of critical pods (-997), so their programs set that of an ordinary pod.
 - kubelet 1.20.2 with systemd leaves a second, empty tree: `kubepods` beside `kubepods.slice`.
 - The jobs grow by 50 MiB/s and end. kubelet restarts a killed job at once, after a second kill after 10 s.
 """
