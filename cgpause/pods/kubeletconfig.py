@@ -68,10 +68,9 @@ class KubeletThresholds:
         self.due_ns = 0
         """Time of the next look."""
         self._kubelet = KubeletProcess() if path is None else None
-        self._flags = KubeletFlags(path) if path is not None else KubeletFlags()
-        if self._kubelet is not None and self._kubelet.changed(0):
-            self._flags = self._kubelet.flags()
-        self._files = self._stat()
+        self._flags = KubeletFlags() if path is None else KubeletFlags(path)
+        self._files: list[tuple[str, int, int, int]] = []
+        self._look(0)
         self.thresholds = read_thresholds(self._flags)
         """The thresholds, for `eviction_bytes`."""
 
@@ -82,22 +81,22 @@ class KubeletThresholds:
         """
         self.due_ns = at_ns + _LOOK_NS
         before = self._flags, self._files
-        if self._kubelet is not None and self._kubelet.changed(at_ns):
-            self._flags = self._kubelet.flags()
-        self._files = self._stat()
+        self._look(at_ns)
         if (self._flags, self._files) == before:
             return False
         log.info("kubelet's configuration has changed %s", fields(file=self._flags.config))
         self.thresholds = read_thresholds(self._flags)
         return True
 
-    def _stat(self) -> list[tuple[str, int, int, int]]:
-        found = []
+    def _look(self, at_ns: int) -> None:
+        """Take in kubelet's flags if it was started anew, and the state of its files."""
+        if self._kubelet is not None and self._kubelet.changed(at_ns):
+            self._flags = self._kubelet.flags()
+        self._files = []
         with suppress(OSError):
             for path in self._flags.files():
                 one = os.stat(path)
-                found.append((path, one.st_ctime_ns, one.st_ino, one.st_size))  # ctime: also a change of rights
-        return found
+                self._files.append((path, one.st_ctime_ns, one.st_ino, one.st_size))  # ctime: also a change of rights
 
 
 def eviction_bytes(thresholds: tuple[Threshold, ...] | None, *, node_total_bytes: int, capacity_bytes: int) -> int:
@@ -150,7 +149,7 @@ def parse_thresholds(*texts: str, hard_flag: str | None = None, soft_flag: str |
 
 
 def _parse(texts: Iterable[str], name: str) -> tuple[dict[str, str] | None, bool]:
-    """Return the entries of a map in the files, the last file first, and whether defaults are merged."""
+    """Return the entries of a map in the files, a later file wins, and whether defaults are merged."""
     entries: dict[str, str] | None = None
     merged = False
     for text in texts:

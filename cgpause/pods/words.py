@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 _AGAIN_S = 0.2
 """Interval of readings while a runtime still makes a container, for up to _MAKING_S."""
 _MAKING_S = 60.0
-"""On a busy node a runtime has been seen to need 10 s and more."""
+"""A busy machine takes seconds to make a container (docs/measurements/runtimes.md); a late word is worth the wait."""
 _PATIENCE_S = 1.0
 """Time for which a command waits for the words of all pods."""
 
