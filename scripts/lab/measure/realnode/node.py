@@ -38,6 +38,7 @@ XATTR = "user.cgpause"
 _GUEST = Path(__file__).parent / "guest"
 _FILES = {
     "containerd.toml": "/etc/containerd/config.toml",
+    "runc.sh": "/usr/local/bin/runc-of-pods",
     "kubelet.yaml": "/var/lib/kubelet/config.yaml",
     "kubelet.service": "/etc/systemd/system/kubelet.service",
     "network.conflist": "/etc/cni/net.d/10-node.conflist",

@@ -11,9 +11,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 MIB_PER_S = 50
-OOM_SCORE_ADJ = "900"
-"""Value of a Burstable pod from the API with a small request. kubelet takes the pods of this node for static ones and
-gives them -997, as to pods that are critical for the node, which cgpause never pauses."""
 PAGES = os.urandom(4096) * 256
 
 
@@ -56,7 +53,6 @@ def end(_number: int, _frame: object) -> None:
     sys.exit(0)
 
 
-Path("/proc/self/oom_score_adj").write_text(OOM_SCORE_ADJ)
 signal.signal(signal.SIGTERM, end)
 match sys.argv[1:]:
     case ["idle"]:
