@@ -243,6 +243,20 @@ class Headroom:
         return room
 
 
+class Ended(NamedTuple):
+    """The highest use of a pod until one of its containers ended."""
+
+    cgroup: CgroupId
+    controller: str
+    """The pod's workload."""
+    peak_bytes: int
+    """`memory.peak` of the pod, without the page cache that is left."""
+    killed: bool
+    """Whether the OOM killer ended it: then it needed more than its peak."""
+    before_bytes: int = 0
+    """`peak_bytes` of the pod when an earlier container of it ended; 0: none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """The facts of one decision; the memory of a pod that stands still may be up to 1 s old."""
@@ -263,6 +277,8 @@ class Sample:
     """Recent CPU time of a sample and its decision: the more it costs, the fewer samples are taken."""
     limit_ooms: int = 0
     """Number of kills at the limit of kubepods that were seen so far; read once a second while memory is tight."""
+    ended: tuple[Ended, ...] = ()
+    """The containers that have ended since the last sample with a decision."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,16 +48,14 @@ class Distress:
         for tracked in self._tree.pods.values():
             tracked.kind.word_asked = False
 
-    def on_containers(self, tracked: TrackedPod, at_ns: int) -> bool:
+    def on_containers(self, tracked: TrackedPod, at_ns: int, *, removed: bool) -> bool:
         """Handle a container's start or end: spare the pod for a while; return whether a decision cannot wait.
 
         A decision cannot wait if the daemon has paused the pod.
         """
         # A container cannot start in a paused pod (RunContainerError), so the pod must run for kubelet.
-        tracked.settle(at_ns, self._tree.config.hold)
-        tracked.list_at_ns = 0
+        self._tree.containers_changed(tracked, at_ns, removed=removed)
         tracked.processes = Processes()
-        self._tree.starts(tracked, at_ns)
         return self._mark(tracked, "its containers changed")
 
     def check_oom(self, tracked: TrackedPod, at_ns: int) -> bool:
@@ -107,8 +105,8 @@ class Distress:
                         if paused is None
                         else (name for name, _ in tracked.cgroup.children())
                     )
-                    if seen.children not in (None, children):
-                        self.on_containers(tracked, at_ns)
+                    if seen.children is not None and seen.children != children:
+                        self.on_containers(tracked, at_ns, removed=not seen.children <= children)
                     seen.children = children
                 if paused is None:
                     continue

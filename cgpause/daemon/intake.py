@@ -78,7 +78,7 @@ class Intake:
             self.tree.update_facts(tracked, at_ns)
             urgent = self.distress.check_oom(tracked, at_ns)
         if PodChange.CONTAINERS in change:
-            urgent = self.distress.on_containers(tracked, at_ns) or urgent
+            urgent = self.distress.on_containers(tracked, at_ns, removed=PodChange.REMOVED in change) or urgent
             # A pod's cgroup appears before kubelet sets its limit, but kubelet makes containers after that.
             self.tree.update_facts(tracked, at_ns)
             schedule = _expect_newcomer(schedule, at_ns)

@@ -150,6 +150,7 @@ class Loop:
         if decision.tight and not was_tight:
             self.intake.follower.times.memory_became_tight(at_ns)
         self.state, self.sample, self.headroom = decision.state, sample, sample.headroom
+        self.intake.tree.ended.clear()
         self.intake.actuator.apply(decision.actions, sample, config)
         self.schedule = self.schedule._replace(tight=decision.tight, care_bytes=decision.care_bytes)
         self._brake(sample.headroom, at_ns)

@@ -57,6 +57,8 @@ class PodChange(Flag):
 
     CONTAINERS = auto()
     """A child cgroup was made or removed."""
+    REMOVED = auto()
+    """A child cgroup was removed."""
     RECORD = auto()
     """An attribute changed: perhaps the record, or an operator's mark."""
     CPU_MAX = auto()
@@ -181,8 +183,8 @@ class Watch:
                 changes.tree = changes.high = True
                 # An overflow hides changes of containers; to assume a change in every pod would resume
                 # every pod.
-                known = changes.pods
-                changes.pods = {pod: known.get(pod, PodChange(0)) | ~PodChange.CONTAINERS for pod in self._descriptors}
+                known, others = changes.pods, ~(PodChange.CONTAINERS | PodChange.REMOVED)
+                changes.pods = {pod: known.get(pod, PodChange(0)) | others for pod in self._descriptors}
             elif event.mask & flags.IGNORED:
                 changes.tree = self._forget(event.wd) or changes.tree
             elif event.wd == self._high:
@@ -248,7 +250,8 @@ class Watch:
 
 def _classify(mask: int, name: str) -> PodChange | None:
     if mask & (flags.CREATE | flags.DELETE):
-        return PodChange.CONTAINERS if mask & flags.ISDIR else None
+        change = PodChange.CONTAINERS | PodChange.REMOVED if mask & flags.DELETE else PodChange.CONTAINERS
+        return change if mask & flags.ISDIR else None
     if mask & flags.ATTRIB:
         return None if name else PodChange.RECORD
     return _FILES.get(name)

@@ -142,6 +142,7 @@ class Sampler:
             idle_cpus=self._idle_cpus(at_ns, cpus),
             cost_ns=cost_ns,
             limit_ooms=self.kubepods.ooms,
+            ended=tuple(self._tree.ended),
         )
 
     def add_details(self, sample: Sample) -> Sample:

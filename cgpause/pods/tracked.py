@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from cgpause.config.settings import HoldConfig, PodClass
 from cgpause.core.clock import NS_PER_S
-from cgpause.core.model import Owner, OwnWord, Pod, PodUsage
+from cgpause.core.errors import CgpauseError
+from cgpause.core.model import Ended, Owner, OwnWord, Pod, PodUsage
 from cgpause.core.parse import parse_flat_keyed, parse_reclaimable, parse_shmem
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.processes import Processes
@@ -123,6 +124,10 @@ class TrackedPod:
     """memory.current in bytes when memory.stat was last read."""
     stat_at_ns: int = 0
     """Time at which memory.stat is read again in any case."""
+    ended_bytes: int = 0
+    """The pod's highest use in bytes when a container last ended (`read_peak`)."""
+    ended_kills: int = 0
+    """Number of OOM kills at that time."""
 
     def descendants(self, at_ns: int) -> tuple[str, ...]:
         """Return the cgroups below the pod; they are listed again every 10 s, and when `list_at_ns` was reset.
@@ -201,6 +206,29 @@ class TrackedPod:
         wait_s = _LITTLE_STAT_INTERVAL_S if is_little else _STAT_INTERVAL_S
         self.stat_bytes, self.stat_at_ns = current, at_ns + wait_s * NS_PER_S
         return reclaimable_bytes, parse_shmem(stat)
+
+    def read_peak(self) -> Ended | None:
+        """Return the pod's highest use; None if no container has ended with a higher one, or if it is unknown.
+
+        memory.peak is the highest memory.current since the pod was made, all its containers together (Linux 5.19). The
+        page cache of a container that has ended stays with its pod, so it is left out.
+        """
+        controller, cgroup = self.pod.controller, self.cgroup
+        if controller is None:
+            return None
+        try:
+            peak, kills = int(cgroup.read("memory.peak")), count_oom_kills(cgroup)
+            used = max(peak - parse_reclaimable(cgroup.read("memory.stat")), 0)
+        except (CgpauseError, ValueError):
+            return None
+        if self.usage is not None:
+            used = max(used, self.usage.used_bytes)
+        before, killed = self.ended_bytes, kills > self.ended_kills
+        self.ended_kills = kills
+        if used <= before:
+            return None
+        self.ended_bytes = used
+        return Ended(cgroup.id, controller, used, killed, before)
 
     def settle(self, at_ns: int, hold: HoldConfig) -> None:
         """Spare a pod with new containers from pauses for SPARED_S, or for `settle_s` if that is shorter.

@@ -16,7 +16,7 @@ from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, CgroupGoneError
 from cgpause.core.kubepods import CgroupDriver
-from cgpause.core.model import CgroupId, OwnWord, Pod
+from cgpause.core.model import CgroupId, Ended, OwnWord, Pod
 from cgpause.core.names import Names, controller
 from cgpause.core.parse import parse_cpu_usage, parse_limit
 from cgpause.kernel.cgroupfs import Cgroup
@@ -62,6 +62,8 @@ class PodTree:
         self.tiers: list[CgroupId] = []
         self.names = Names({}, {})
         self.pods: dict[CgroupId, TrackedPod] = {}
+        self.ended: list[Ended] = []
+        """The ends of containers for the next decision; its maker clears them."""
         self.read_at_ns = 0
         """Time of the last `read_details`; 0: never."""
         self.classifier = Classifier(self.pods, kinds or Kinds())
@@ -196,6 +198,15 @@ class PodTree:
         """Return the pod's own word, or None where it does not count."""
         name = self.names.pods.get(tracked.pod.uid)
         return tracked.kind.word if heeds_word(tracked.pod.qos, name, self.config) else None
+
+    def containers_changed(self, tracked: TrackedPod, at_ns: int, *, removed: bool) -> None:
+        """Take in the start or end of a container; `removed` is whether one has ended. Spare the pod for a while."""
+        ended = tracked.read_peak() if removed else None
+        if ended is not None:
+            self.ended.append(ended)
+        tracked.settle(at_ns, self.config.hold)
+        tracked.list_at_ns = 0
+        self.starts(tracked, at_ns)
 
     def starts(self, tracked: TrackedPod, at_ns: int) -> None:
         """Take in a container's start or end: the pod's word is read again, and the pod may begin to listen."""

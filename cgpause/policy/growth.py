@@ -16,7 +16,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from cgpause.core.clock import NS_PER_S
-from cgpause.core.model import CgroupId, Pod, PodUsage, Sample, Workload
+from cgpause.core.model import CgroupId, Ended, Pod, PodUsage, Sample, Workload
 
 HALF_LIFE_S = 10.0
 """Time in which a past growth rate is halved: it is expected again for a while."""
@@ -41,8 +41,12 @@ _NEW_NS = 5 * NS_PER_S
 """Time after a container's start or end in which a large drop counts as the end of a container, and makes the pod a
 newcomer. It can be an ordinary drop, too. If only drops since the last sample counted, simulated bursts would end in
 231 kills instead of 62 (3 seeds)."""
-_KILLED_FACTOR = 1.1
-"""Factor on the last peak of a container that has ended: if it was killed, it needed more than it had."""
+LITTLE_PCT = 0.5
+"""The smallest surge that is worth a pause, and the smallest peak of a container, in percent of the capacity."""
+_KILLED_FACTOR = 1.3
+"""Factor on the highest use of a killed container: it needed more than it had."""
+_ALIKE_SHIFT = 4
+"""Two highest uses are one and the same peak if they differ by at most 1/16 (2^-4): a sample may miss the top."""
 
 
 class Growth(NamedTuple):
@@ -261,7 +265,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
             restarted = pod.unmade or (pod.changed_at_ns > 0 and at_ns - pod.changed_at_ns < _NEW_NS)
             # A process that ends gives its memory back over several samples: only the first of these drops is a peak.
             if pod.controller is not None and _is_peak(top, low, large, recorded=recorded):
-                peaks.append((pod.controller, int(top * _KILLED_FACTOR) if restarted else top))
+                peaks.append((pod.controller, top))
             begins = begins or (restarted and used < was - large)
             base = used
             given_back += 0 if pod.workload is Workload.SERVICE else top - used
@@ -301,7 +305,15 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
         if rate or is_paused or not admitted or excused or is_young:
             moving.append(usage)
     known = {**growths.controllers, **dict(named)} if named else growths.controllers
+    kept = _with_peaks(growths.peaks, peaks) if peaks else growths.peaks
+    for end in sample.ended:
+        if end.peak_bytes < capacity * LITTLE_PCT / 100:  # a sandbox, for example
+            continue
+        kept = _with_end(kept, end, learned.get(end.cgroup))
+        if end.cgroup in learned:
+            learned[end.cgroup] = learned[end.cgroup]._replace(recorded=True, low=learned[end.cgroup].top)
     if len(learned) > len(pods):
+        peaks = []
         there = {pod.cgroup for _, pod in pods}
         for key, one in learned.items():
             large = large_bytes(one.top, capacity, noise)
@@ -310,13 +322,14 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
             given_back += 0 if key in there else one.used
         learned = {key: one for key, one in learned.items() if key in there}
         known = {key: name for key, name in known.items() if key in there}
+        kept = _with_peaks(kept, peaks)
     return Growths(
         learned,
         at_ns if can_learn else growths.at_ns,
         sample.read_at_ns if is_read else growths.read_at_ns,
         tuple(moving),
         tuple(still),
-        _with_peaks(growths.peaks, peaks) if peaks else growths.peaks,
+        kept,
         known,
         given_back,
     )
@@ -325,6 +338,27 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
 def _is_peak(top: int, low: int, large: int, *, recorded: bool) -> bool:
     """Return whether the highest use since the last large drop is a peak that was not yet recorded."""
     return not recorded or top > low + large
+
+
+def _with_end(known: Mapping[str, tuple[int, ...]], end: Ended, growth: Growth | None) -> dict[str, tuple[int, ...]]:
+    """Return the known peaks with that of a container that has ended, in place of the pod's earlier one.
+
+    A sample may have seen the container's memory go, and taken its highest use for a peak: this one replaces it, too.
+    The highest use of a killed container counts only if no higher peak is known, and with _KILLED_FACTOR.
+    """
+    peaks, peak, before = list(known.get(end.controller, ())), end.peak_bytes, end.before_bytes
+    if before:
+        _remove_last(peaks, [one for one in peaks if one in (before, int(before * _KILLED_FACTOR))])
+    if growth is not None and growth.recorded:
+        _remove_last(peaks, [one for one in peaks if 0 <= peak - one <= peak >> _ALIKE_SHIFT])
+    new = [] if end.killed and max(peaks, default=0) > peak else [int(peak * _KILLED_FACTOR) if end.killed else peak]
+    return _with_peaks({**known, end.controller: tuple(peaks)}, [(end.controller, one) for one in new])
+
+
+def _remove_last(peaks: list[int], found: list[int]) -> None:
+    """Remove from `peaks` the last of the peaks that were found in it, if any."""
+    if found:
+        del peaks[len(peaks) - 1 - peaks[::-1].index(found[-1])]
 
 
 def _weights(elapsed_ns: int) -> tuple[float, float, float]:

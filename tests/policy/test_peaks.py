@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from helpers.growths import JOB, NEW_CONTAINER, POD, learned, look
-from helpers.nodes import MIB, pod
+from helpers.nodes import MIB, MS, START_NS, pod
 
-from cgpause.core.model import CgroupId, Pod, PodUsage
+from cgpause.core.model import CgroupId, Ended, Pod, PodUsage
 from cgpause.policy.growth import (
     Growths,
     learn,
@@ -34,8 +35,68 @@ def test_an_exit_over_several_samples_is_one_peak() -> None:
     assert peaks((0, 510, JOB), *exit_) == {"default/job": (510 * MIB,)}, "the pod was there before the daemon"
 
 
-def test_a_killed_pod_wanted_more_than_it_had() -> None:
-    assert peaks((0, 10, JOB), (1000, 100, JOB), (2000, 10, NEW_CONTAINER)) == {"default/job": (int(100 * MIB * 1.1),)}
+def ended(growths: Growths, *, peak_mib: float, before_mib: float = 0, killed: bool = False) -> Growths:
+    """Return the growths after a sample with the end of a container of JOB, which holds 10 MiB then."""
+    end = Ended(JOB.cgroup, "default/job", int(peak_mib * MIB), killed, int(before_mib * MIB))
+    at_ms = (growths.at_ns - START_NS) // MS + 100
+    return learn(growths, replace(look(at_ms, PodUsage(10 * MIB, JOB)), ended=(end,)))
+
+
+def mib(growths: Growths) -> list[int]:
+    return [peak // MIB for peak in growths.peaks.get("default/job", ())]
+
+
+@pytest.mark.parametrize(
+    "looks", [(), ((0, 10, JOB),), ((0, 10, JOB), (1000, 100, JOB))], ids=["unseen", "low", "high"]
+)
+def test_a_container_that_ends_leaves_its_peak(looks: tuple[tuple[float, float, Pod], ...]) -> None:
+    """The daemon may have slept meanwhile, and have seen nothing or only a part of its use."""
+    growths = ended(learned(*looks), peak_mib=103)
+    assert mib(growths) == [103]
+    assert mib(learn(growths, look(9000))) == [103], "the pod is gone"
+
+
+@pytest.mark.parametrize(("seen_mib", "peaks"), [(103, [103]), (97, [103]), (90, [90, 103]), (110, [110, 103])])
+def test_a_drop_and_the_end_of_its_container_are_one_peak(seen_mib: int, peaks: list[int]) -> None:
+    growths = learned((0, 10, JOB), (1000, seen_mib, JOB), (2000, 10, JOB))
+    assert mib(growths) == [seen_mib]
+    growths = ended(growths, peak_mib=103)
+    assert mib(growths) == peaks
+    assert mib(learn(growths, look(9000))) == peaks
+
+
+def test_growth_after_a_drop_is_another_peak() -> None:
+    growths = learned((0, 10, JOB), (1000, 100, JOB), (2000, 10, JOB), (3000, 101, JOB))
+    assert mib(ended(growths, peak_mib=101)) == [100, 101]
+
+
+@pytest.mark.parametrize(
+    ("known_mib", "peaks"),
+    [
+        pytest.param((), [130], id="more-than-it-had"),
+        pytest.param((90,), [90, 130], id="more-than-all-others"),
+        pytest.param((90, 101), [90, 101], id="a-higher-one-is-known"),
+    ],
+)
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_killed_container_needed_more_than_it_had(
+    known_mib: tuple[int, ...],
+    peaks: list[int],
+    seen: bool,  # noqa: FBT001 - a table
+) -> None:
+    looks = [(0, 10, JOB), (1000, 99, JOB), (2000, 10, JOB)] if seen else []
+    growths = Growths(peaks={"default/job": tuple(one * MIB for one in known_mib)})
+    for ms, used_mib, one in looks:
+        growths = learn(growths, look(ms, PodUsage(int(used_mib * MIB), one)))
+    assert mib(ended(growths, peak_mib=100, killed=True)) == peaks
+
+
+def test_of_one_pod_only_the_highest_peak_stays() -> None:
+    killed = ended(learned((0, 10, JOB)), peak_mib=100, killed=True)
+    assert mib(killed) == [130]
+    assert mib(ended(killed, peak_mib=120, before_mib=100)) == [120]
+    grown = ended(ended(learned((0, 10, JOB)), peak_mib=20), peak_mib=120, before_mib=20)
+    assert mib(grown) == [120], "an init container, and the pod's own"
 
 
 def test_the_top_of_a_pod_that_is_gone_is_a_peak() -> None:

@@ -67,6 +67,12 @@ class Node:
         self.containers[name] = self.kubepods.start_container(self.specs[name], argv)
         self.wait_held(name, mib)
 
+    def end(self, name: str) -> None:
+        """Kill a pod's container, unless it has ended, and remove its cgroup."""
+        container = self.containers[name]
+        (container.scope / "cgroup.kill").write_text("1")
+        self.kubepods.remove_container(self.specs[name], container)
+
     def control(self, name: str) -> Path:
         return self.folder / f"{name}.mib"
 

@@ -16,6 +16,7 @@ from cgpause.config.settings import Config
 from cgpause.core.model import (
     Action,
     CpuMax,
+    Ended,
     Freeze,
     Mechanism,
     Owner,
@@ -100,6 +101,7 @@ class SimDaemon:
         self._details_at_s = 0.0
         self._read_at_ns = 0
         self._limit_ooms = 0
+        self._ended: list[Ended] = []
         self._tick = 0
         self._acting_until_s = 0.0
         self._tick_at(engine.now_s)
@@ -124,6 +126,7 @@ class SimDaemon:
             cpus=math.ceil(engine.cpus),
             idle_cpus=self._idle_cpus(),
             limit_ooms=self._limit_ooms,
+            ended=tuple(self._ended),
         )
 
     def _charge(self) -> None:
@@ -207,6 +210,7 @@ class SimDaemon:
         if self.observe is not None:
             self.observe(sample, self._state, decision)
         self._state = decision.state
+        self._ended.clear()
         self._quiet = decision.quiet
         if decision.actions:
             self._acting_until_s = self._engine.now_s + 2 * _ACTUATION_S * self._random.random()
@@ -363,9 +367,17 @@ class SimDaemon:
 
         self._engine.at(now_s + _SCAN_S, notice)
 
+    def ended(self, pod: SimPod, *, killed: bool) -> None:
+        """Take in the end of a container."""
+        facts = pod.facts
+        if facts is not None and facts.controller is not None and pod.peak_bytes > pod.told_bytes:
+            before, pod.told_bytes = int(pod.told_bytes), pod.peak_bytes
+            self._ended.append(Ended(facts.cgroup, facts.controller, int(pod.peak_bytes), killed, before))
+
     def finish(self, pod: SimPod) -> None:
         """Take in the end of a pod (`Classifier.learn_from_end`)."""
         self._quiet = None
+        self.ended(pod, killed=False)
         if pod.workload is not Workload.BATCH or pod.facts is None:
             return
         name = pod.facts.controller

@@ -136,6 +136,7 @@ class Engine:
         pod.left_cpu_s -= got_s
         pod.cpu_s += got_s
         pod.held_bytes += pod.growth * got_s
+        pod.peak_bytes = max(pod.peak_bytes, pod.held_bytes)
         if pod.step.cache_bytes and not pod.tries_left:
             pod.cache_bytes += pod.step.cache_bytes / pod.step.cpu_s * got_s
 
@@ -299,6 +300,7 @@ class Engine:
                 self._catch_up()
                 freed = min(step.free_bytes, pod.held_bytes)
                 pod.held_bytes -= freed
+                pod.peak_bytes = max(pod.peak_bytes, pod.held_bytes)
                 self._used -= freed
                 self._changes_s = None
             if step.cpu_s > 0:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from random import Random
 
 from cgpause.config.settings import Config
@@ -31,6 +32,8 @@ from cgpause.offline.simulate.pods import RECLAIM_S, Probe, SimPod
 _NODE_BYTES = 1 << 40
 """Memory of a node without a limit on kubepods: more than any pods take."""
 _BURSTABLE_ADJ = 500
+_REMOVE_S = 0.5
+"""Longest time from the kill of a container to the removal of its cgroup."""
 _OOM_SCORE_ADJ = {QosClass.GUARANTEED: -997, QosClass.BURSTABLE: _BURSTABLE_ADJ, QosClass.BEST_EFFORT: 1000}
 """kubelet's values; that of a Burstable pod follows from its request, here half the capacity for all."""
 
@@ -201,8 +204,10 @@ class SimNode:
         pod.cpu_s = 0.0
         pod.probe_open = False
         ran_s = self._stop(pod)
-        self._containers_changed(pod, why)
         epoch = pod.epoch
+        if pod.facts is not None:
+            pod.facts = replace(pod.facts, unmade=True)
+        self.engine.at(self.now_s + _REMOVE_S * self._random.random(), lambda: self._removed(pod, why))
         backoff_s = pod.backoff.after_kill(ran_s)
         pod.waiting_s += backoff_s
 
@@ -211,6 +216,12 @@ class SimNode:
                 self._make(lambda: self._start(pod) if pod.epoch == epoch else None)
 
         self.engine.at(self.now_s + backoff_s, make)
+
+    def _removed(self, pod: SimPod, why: str) -> None:
+        """Let the daemon see that a killed container is gone."""
+        if self.daemon is not None and pod.facts is not None:
+            self.daemon.ended(pod, killed=True)
+            self._containers_changed(pod, why)
 
     def _stop(self, pod: SimPod) -> float:
         """Count the run of a container that ends now; return its length."""

@@ -77,6 +77,10 @@ class SimPod:
     """Lifetime of a lasting pod, which no simulation waits for. None: until its behaviour ends."""
 
     held_bytes: float = 0.0
+    peak_bytes: float = 0.0
+    """Highest `held_bytes`, of all its containers."""
+    told_bytes: float = 0.0
+    """The same when the daemon last saw one of them end."""
     cache_bytes: float = 0.0
     charged_bytes: float = 0.0
     """Pages in `memory.current` that the kernel has charged in advance: one batch per CPU."""

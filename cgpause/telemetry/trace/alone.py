@@ -60,9 +60,8 @@ class Plan:
 class _Node:
     """The pods of this node, followed as by the daemon, but only read."""
 
-    def __init__(self, tree: PodTree, config: Config, epoll: select.epoll) -> None:
+    def __init__(self, tree: PodTree, epoll: select.epoll) -> None:
         self.tree = tree
-        self._config = config
         self._watch = Watch(epoll)
         self._root = Cgroup(tree.root, "")
         self._follower = Follower(tree, self._root, self._watch)
@@ -92,9 +91,7 @@ class _Node:
                 self.tree.update_facts(one, at_ns)
                 self._read_record(one)
             if PodChange.CONTAINERS in change:
-                one.settle(at_ns, self._config.hold)
-                one.list_at_ns = 0
-                self.tree.starts(one, at_ns)
+                self.tree.containers_changed(one, at_ns, removed=False)
 
     def due_ns(self) -> int:
         """Return the time at which the tree is refreshed even without an inotify event."""
@@ -135,7 +132,7 @@ def record(root: str, log_dir: str, config: Config, plan: Plan, on_sample: Calla
     try:
         with select.epoll() as epoll, _told_to_end() as stop_fd, Sampler(tree) as sampler:
             epoll.register(stop_fd, select.EPOLLIN)
-            node = _Node(tree, config, epoll)
+            node = _Node(tree, epoll)
             try:
                 return _loop(node, sampler, files, plan, epoll, stop_fd, on_sample)
             finally:

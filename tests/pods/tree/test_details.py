@@ -239,3 +239,70 @@ def test_a_new_pod_is_spared_for_the_first_part_of_its_settling(
     tracked.settle(S, HoldConfig(settle_s=settle_s))
     assert tracked.pod.spared_until_ns == S + int(spared_s * S)
     assert (tracked.pod.changed_at_ns, tracked.pod.settled_at_ns) == (S, S + int(settle_s * S))
+
+
+def end_container(pod: Path, peak: int, *, cached: int = 0, kills: int = 0) -> None:
+    (pod / "memory.peak").write_text(f"{peak}\n")
+    (pod / "memory.events").write_text(f"oom {kills}\noom_kill {kills}\n")
+    write_stats(pod, cached, 0, 0)
+
+
+def ends(tree: PodTree, *, removed: bool = True) -> list[tuple[int, int, bool]]:
+    """Return peak, earlier peak and whether it was killed, of the containers that ended in the only pod."""
+    (tracked,) = tree.pods.values()
+    tree.containers_changed(tracked, S, removed=removed)
+    found = [(end.peak_bytes, end.before_bytes, end.killed) for end in tree.ended]
+    assert all(end.cgroup == tracked.pod.cgroup and end.controller == "default/job" for end in tree.ended)
+    tree.ended.clear()
+    return found
+
+
+def test_a_container_that_ends_leaves_the_pods_highest_use_without_page_cache(fake: FakeTree, tree: PodTree) -> None:
+    pod = fake.add_pod("job-bcdfg")
+    tree.refresh(0)
+    end_container(pod, 1000, cached=300)
+    assert ends(tree, removed=False) == [], "it started"
+    assert ends(tree) == [(700, 0, False)]
+    assert ends(tree) == [], "another one with less"
+    end_container(pod, 5000, kills=1)
+    assert ends(tree) == [(5000, 700, True)]
+    end_container(pod, 6000, kills=1)
+    assert ends(tree) == [(6000, 5000, False)]
+
+
+def test_a_kill_counts_for_the_container_that_it_ended(fake: FakeTree, tree: PodTree) -> None:
+    """The next one may end with a higher peak, and by itself."""
+    pod = fake.add_pod("job-bcdfg")
+    tree.refresh(0)
+    end_container(pod, 1000)
+    assert ends(tree) == [(1000, 0, False)]
+    end_container(pod, 1000, kills=1)
+    assert ends(tree) == []
+    end_container(pod, 2000, kills=1)
+    assert ends(tree) == [(2000, 1000, False)]
+
+
+def test_a_peak_is_never_below_the_use_of_the_last_sample(fake: FakeTree, tree: PodTree) -> None:
+    """Page cache that the pod read after its peak would lower it."""
+    pod = fake.add_pod("job-bcdfg", current=900)
+    tree.refresh(0)
+    read_details(tree, S)
+    end_container(pod, 1000, cached=800)
+    assert ends(tree) == [(900, 0, False)]
+
+
+@pytest.mark.parametrize("file", ["memory.peak", "memory.stat", "memory.events"])
+def test_a_peak_that_cannot_be_read_is_none(fake: FakeTree, tree: PodTree, file: str) -> None:
+    """memory.peak came with Linux 5.19, and a pod can be gone."""
+    pod = fake.add_pod("job-bcdfg")
+    tree.refresh(0)
+    end_container(pod, 1000)
+    (pod / file).unlink()
+    assert ends(tree) == []
+
+
+def test_a_pod_without_a_name_leaves_no_peak(fake: FakeTree, tree: PodTree) -> None:
+    pod = fake.add_pod("job-bcdfg", log=False)
+    tree.refresh(0)
+    end_container(pod, 1000)
+    assert ends(tree) == []
