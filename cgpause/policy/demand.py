@@ -16,15 +16,18 @@ from typing import NamedTuple
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.memory_units import mib
 from cgpause.core.model import CgroupId, Mechanism, Pod, PodUsage, QosClass, Workload
-from cgpause.policy.growth import Growth, large_bytes, noise_bytes
+from cgpause.policy.growth import LITTLE_PCT, Growth, large_bytes, noise_bytes
 
 HORIZON_S = 10.0
 """The growth of a pod that cannot be paused is reserved this far ahead, or until the pod can be paused."""
 ACTIVE_S = 30.0
-"""A pod is growing if its rate takes ACTIVE_PCT of the capacity within this time."""
-ACTIVE_PCT = 0.5
+"""A pod is growing if its rate takes LITTLE_PCT of the capacity within this time."""
 KNOWN_PEAKS = 8
 """Number of a workload's peaks that predict more than its limit does; one is enough for a pod without a limit."""
+_BEYOND = 0.3
+"""Share of the highest of n known peaks, divided by n + 1, that stays free beyond it: the chance that the next peak is
+the highest one is 1 / (n + 1). The simulated loads with pods without a limit (24 seeds of each) end in 76 kills with
+0.3, in 101 with 0, in 1055 without control."""
 OVERDUE_S = 20.0
 """Length of a pause after which the pod paused longest has headroom reserved: kubelet's second back-off. With 10 s
 the simulation has fewer restarts, but on a kernel jobs that mostly wait take up to half as long again."""
@@ -72,7 +75,7 @@ class Terms:
 
     def __post_init__(self) -> None:
         self.charges = noise_bytes(self.cpus)
-        self.active_bytes = self.capacity_bytes * ACTIVE_PCT / 100
+        self.active_bytes = self.capacity_bytes * LITTLE_PCT / 100
 
 
 class Demand(NamedTuple):
@@ -110,6 +113,9 @@ class Demand(NamedTuple):
     cost_s: float
     """Cost of its pause so far, estimated: seconds for which the pod could have used an idle CPU."""
     excused: bool
+    beyond: float
+    """Memory that stays free for this pod beyond its worst demand while others run beside it. Above 0 only without a
+    limit and with a known peak: the end of the pod's growth is known then, but not for certain."""
 
 
 def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms) -> Demand:
@@ -128,20 +134,27 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
         worst, expected, basis = _amounts(growth, limit, peaks)
         active = claim >= 4096 and expected + used - growth.low > terms.active_bytes
         if basis is _GROWTH:
-            worst = expected = worst * (1 - terms.idle_share)
+            worst = expected = max(worst * (1 - terms.idle_share), need)
+    highest = max(peaks, default=0) if limit is None else 0
+    beyond = _BEYOND * highest / (len(peaks) + 1) if highest > used else 0.0
     mean, variance = _growth(growth, terms, is_paused=is_paused, need=need, most=claim)
     if active:
         granted = max(expected * terms.idle_share + worst * (1 - terms.idle_share), need)
         if not growth.excused:
             if newcomer or (is_paused and not growth.flow):  # its growth is not known
                 mean, variance = granted, 0.0
-            elif growth.base is None:
+            elif growth.base is None and not beyond:
                 # Until its first large drop the end of its growth is unknown: reserve what it takes at its present
                 # pace.
                 mean, variance = max(mean, min(granted, growth.flow * ACTIVE_S)), 0.0
     else:
         worst = granted = need
         basis = Basis.NOTHING if not rate else _RATE if need < claim else Basis.LIMIT
+    large = large_bytes(growth.top, terms.capacity_bytes, terms.charges)
+    if beyond and growth.recorded and used <= growth.low + large and not (is_paused or newcomer):
+        # It has just freed memory, or still does while it ends: frozen, it would keep what the next pod needs. For pods
+        # with a limit this makes simulated bursts end in 377 kills instead of 344 (24 seeds).
+        mean = variance = 0.0
     paused_s = 0.0 if paused is None else max(terms.at_ns - paused.since_ns, 0) / NS_PER_S
     base, is_service = growth.base, pod.workload is _SERVICE
     size = -pod.changed_at_ns if newcomer else used
@@ -160,11 +173,12 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
         float(used if base is None else used - base if used > base else 0),
         rate,
         basis,
-        large_bytes(growth.top, terms.capacity_bytes, terms.charges),
+        large,
         is_paused,
         paused_s > OVERDUE_S,
         paused_s * terms.idle_share,
         growth.excused,
+        beyond,
     ))  # fmt: skip
 
 
@@ -186,8 +200,8 @@ def _amounts(growth: Growth, limit: int | None, peaks: tuple[int, ...]) -> tuple
     """Return the worst and the expected demand in bytes, and the basis of the expected one."""
     used = growth.used
     claim = _INFINITE if limit is None else max(limit - used, 0.0)
-    if len(peaks) >= KNOWN_PEAKS or (limit is None and peaks):
-        higher = [peak - used for peak in peaks if peak > used]
+    higher = [peak - used for peak in peaks if peak > used]
+    if len(peaks) >= KNOWN_PEAKS or (limit is None and higher):
         again = max(growth.surge(), used >> 4)
         expected = sum(higher) / len(higher) if higher else again / 2
         worst = claim if limit is not None else max(higher, default=again)

@@ -8,7 +8,8 @@ safe      The pods can reach their peaks one after another, nearest first, with 
 slack     A pod runs while the growth of all running pods within one reaction leaves that way open. A new pod has its
           expected demand reserved instead; before its first large drop a pod has up to 30 s of its growth reserved.
 start     A growing pod starts or resumes only if its expected demand fits beside most of the expected demands of the
-          running pods served before it. Otherwise pods wait for each other halfway to their peaks.
+          running pods served before it. Otherwise pods wait for each other halfway to their peaks. While a CPU is
+          idle, a pod without a limit and with a known peak runs beside the first one as far as the slack allows.
 bounded   A pause costs time only if idle CPUs could run the pod; memory that pods free lowers that cost. Once pauses
           have cost as much as a restart, one paused pod runs until it gives back. Its expected demand must fit beside
           the worst demand of the first pod and the expected demands of excused pods. At twice the cost it need not fit

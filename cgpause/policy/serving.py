@@ -3,8 +3,8 @@
 The banker's algorithm (Dijkstra 1965): pods can reach their peaks one after another, nearest first, if each demand fits
 the headroom and what the pods before it have given back. The smallest remainder on this way is the *slack*. Growth
 within one reaction takes from it: a pod runs only while the growth of all running pods fits the slack. A growing pod
-that is paused or new also needs headroom for its expected demand (see PROMISED). The first pod and excused pods run
-regardless.
+that is paused or new also needs headroom for its expected demand (see PROMISED). While a CPU is idle, a pod without a
+limit and with a known peak does not. The first pod and excused pods run regardless.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ PROMISED = 0.6
 them are at their peaks at once. Without this rule, pods start until all are halfway, and then wait for each other. In
 576 simulated runs of presets: 24 restarts with 0.6, 74 without the rule, in the same time; 0.8 takes 0.5 % longer.
 (A container then waited 10 s after its first kill, too.)"""
+_FIRST_MARGINS = 8
+"""First memory of a pod, in margins of 1 % of the capacity: in the bed `waiting` a new pod takes 4 % to 8 % at once."""
 _GROWTH = Basis.GROWTH  # a global, as in `demand`: the lookup of an enum's member takes ten times as long
 _SIGMAS = 2.0
 """Growth within one reaction is expected to exceed its mean by at most this many standard deviations."""
@@ -109,16 +111,21 @@ def serve(
                 growing.add(one, after)
             runs, need, has = True, one.worst, left
         else:
+            grown = one
             kept = waits_for.expected if waits_for is not None and one.is_paused and one is not waits_for else 0.0
             unpromised = left - PROMISED * growing.promised - kept
             has -= kept
             if one.active and (one.is_paused or one.newcomer) and one.expected > unpromised:
                 need, has = one.expected, unpromised
+                if one.beyond and not spare:  # an idle CPU can run it, and the others keep their way to their peaks
+                    grown = one._replace(mean=max(_FIRST_MARGINS * margin, one.need), variance=0.0)
+                    after = growing.bytes_with(grown)
+                    need, has = after - growing.bytes, slack - kept - growing.bytes
             elif one.active and one.is_paused:
                 has -= spare * growing.bytes
             runs = need <= has or need <= one.noise
             if runs:
-                growing.add(one, after)
+                growing.add(grown, after)
                 waits_for = None if one is waits_for else waits_for
         if everyone or one.is_paused or not runs:
             places.append(place_of(one, need, has, runs=runs, first=one is first))
@@ -142,7 +149,7 @@ def way(demands: Sequence[Demand], left: float, first: Demand | None) -> Way:
     The first pod takes its worst demand, each other its expected one. A service never ends, so it gives nothing back
     and does not count, nor does a pod that only runs with its whole expected demand reserved.
     """
-    slack = left if first is None else left - first.worst
+    slack = left if first is None else left - first.worst - first.beyond
     if first is not None:
         left += first.returns
     blocked: set[CgroupId] = set()
@@ -219,11 +226,11 @@ def _first(
     wanting = [one for one in demands if one.active] or [one for one in demands if one.need > one.noise]
     # A service never ends, so it does not give its memory back: batch goes first if there is any.
     wanting = [one for one in wanting if not one.is_service] or wanting
-    # Nor is it known that a pod without a limit and a known peak gives its memory back.
-    wanting = [one for one in wanting if one.basis is not _GROWTH] or wanting
     if not wanting:
         return None, False
-    fitting = [one for one in wanting if one.worst <= left]
+    # Nor is it known that a pod without a limit and a known peak gives its memory back: one that does goes first.
+    known = [one for one in wanting if one.basis is not _GROWTH]
+    fitting = [one for one in known if one.worst <= left] or [one for one in wanting if one.worst <= left]
     if fitting:
         return min(fitting, key=lambda one: (one.newcomer, one.worst)), False
     # The pod that was first before stays first; the margin is there for it.

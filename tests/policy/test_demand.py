@@ -77,9 +77,6 @@ def held(ago_s: float = 1.0) -> dict[str, Any]:
         pytest.param(growing(100, low=60 * MIB), 300, (50,) * 8, 200, 20, Basis.PEAKS, id="beyond-all-peaks"),
         pytest.param(growing(100), None, (150, 90), 50, 50, Basis.PEAKS, id="no-limit-one-peak"),
         pytest.param(growing(100), None, (150, 210), 110, 80, Basis.PEAKS, id="no-limit-two-peaks"),
-        pytest.param(growing(100, low=60 * MIB), None, (90,), 40, 20, Basis.PEAKS, id="no-limit-beyond-its-peaks"),
-        pytest.param(growing(192), None, (192,), 12, 6, Basis.PEAKS, id="no-limit-at-its-peak"),
-        pytest.param(growing(192, low=186 * MIB), None, (192,), 12, 6, Basis.PEAKS, id="no-limit-and-a-small-surge"),
         pytest.param(growing(20, admitted=False), 300, (), 280, 205, Basis.LIMIT, id="newcomer"),
         pytest.param(growing(220, admitted=False), 300, (), 80, 20, Basis.LIMIT, id="newcomer-beyond-what-is-expected"),
         pytest.param(growing(20, admitted=False), 300, (120,) * 8, 280, 100, Basis.PEAKS, id="newcomer-with-peaks"),
@@ -99,6 +96,60 @@ def test_amounts(
     assert KNOWN_PEAKS == 8
 
 
+@pytest.mark.parametrize(
+    ("limit", "peaks", "beyond"),
+    [
+        pytest.param(None, (), 0, id="no-peak"),
+        pytest.param(None, (200,), 30, id="one-peak"),
+        pytest.param(None, (50, 200), 20, id="the-highest-of-two"),
+        pytest.param(None, (200,) * 15, 3.75, id="many"),
+        pytest.param(None, (100,), 0, id="beyond-its-peaks"),
+        pytest.param(900, (200,) * 15, 0, id="a-limit-is-certain"),
+    ],
+)
+def test_the_fewer_peaks_are_known_the_more_stays_free_beyond_them(
+    limit: float | None, peaks: tuple[float, ...], beyond: float
+) -> None:
+    assert mib(asked(growing(100), limit, peaks=peaks).beyond) == beyond
+
+
+def test_the_growth_of_a_pod_with_a_known_peak_is_not_reserved_far_ahead() -> None:
+    known = growing(100, flow=10.0 * MIB)
+    assert known.base is None
+    assert mib(asked(known, 900).mean) == 300, "its growth of 30 s"
+    found = asked(known, None, peaks=(400,))
+    assert found.mean < found.need * 3 < found.expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "facts", "reserved"),
+    [
+        pytest.param(None, {}, False, id="freed"),
+        pytest.param(None, {"recorded": False}, True, id="grows"),
+        pytest.param(None, {"low": 90 * MIB}, True, id="has-grown-since"),
+        pytest.param(None, {"admitted": False}, True, id="a-new-container"),
+        pytest.param(900, {}, True, id="limited"),
+    ],
+)
+def test_nothing_is_reserved_for_a_pod_with_a_known_peak_that_has_just_freed_memory(
+    limit: float | None,
+    facts: dict[str, Any],
+    reserved: bool,  # noqa: FBT001 - a table
+) -> None:
+    """A pod that ends frees its memory over several samples; frozen, it would keep what the next one needs."""
+    known = growing(100, **{"recorded": True, "base": 100 * MIB, "flow": 1.0 * MIB, **facts})
+    found = asked(known, limit, peaks=(400,))
+    assert found.active
+    assert (found.mean > 0) is reserved
+
+
+@pytest.mark.parametrize("idle_share", [0.0, 0.5, 1.0])
+def test_peaks_that_a_pod_without_a_limit_has_outgrown_say_nothing(idle_share: float) -> None:
+    terms = replace(IDLE, idle_share=idle_share)
+    for peaks in ((90,), (60, 100)):
+        assert asked(growing(100), peaks=peaks, terms=terms) == asked(growing(100), terms=terms)
+
+
 @pytest.mark.parametrize("facts", [{}, {"admitted": False}], ids=["begun", "newcomer"])
 def test_room_is_made_for_a_pod_without_a_limit_only_while_that_costs_no_time(facts: dict[str, Any]) -> None:
     def amounts(idle_share: float) -> tuple[float, float, Basis]:
@@ -108,7 +159,7 @@ def test_room_is_made_for_a_pod_without_a_limit_only_while_that_costs_no_time(fa
 
     assert amounts(0.0) == (100, 100, Basis.GROWTH)
     assert amounts(0.75) == (25, 25, Basis.GROWTH)
-    assert amounts(1.0) == (0, 5, Basis.GROWTH), "its growth until it can be paused"
+    assert amounts(1.0) == (5, 5, Basis.GROWTH), "its growth until it can be paused"
 
 
 def test_a_pod_that_does_not_grow_asks_for_nothing() -> None:

@@ -54,6 +54,7 @@ def want(
         is_overdue=paused_s is not None and paused_s > 20,
         cost_s=0.0,
         excused=False,
+        beyond=0.0,
     )
     return still._replace(**facts)  # type: ignore[arg-type]
 
@@ -165,6 +166,31 @@ def test_needs_within_noise_run_always() -> None:
     assert running(10, want("a", 10), want("b", 99, need=2.1, noise=2)) == "A"
 
 
+@pytest.mark.parametrize(
+    ("left", "beyond", "spare", "runs"),
+    [
+        pytest.param(200, 20, 0.0, "Ab", id="an-idle-cpu"),
+        pytest.param(200, 20, 0.25, "A", id="no-idle-cpu"),
+        pytest.param(200, 0, 0.0, "A", id="a-limit-or-no-peak"),
+        pytest.param(199.9, 20, 0.0, "A", id="too-little-for-its-first-memory"),
+    ],
+)
+def test_while_a_cpu_is_idle_a_pod_with_a_known_peak_begins_beside_the_first_one(
+    left: float, beyond: float, spare: float, runs: str
+) -> None:
+    """80 MiB are 8 margins; the first pod keeps its worst demand and what may come beyond it."""
+    first = want("a", 100, beyond=20 * MIB)
+    second = want("b", 150, newcomer=True, beyond=beyond * MIB)._replace(mean=150.0 * MIB)
+    places = served(left, first, second, spare=spare).places
+    assert "".join(p.usage.pod.uid.upper() if p.first else p.usage.pod.uid for p in places if p.runs) == runs
+
+
+def test_two_of_them_do_not_begin_at_once() -> None:
+    a, b, c = (want(name, 400, newcomer=name != "a", beyond=20 * MIB)._replace(mean=400.0 * MIB) for name in "abc")
+    assert running(400 + 20 + 80, a, b, c) == "Ab"
+    assert running(400 + 20 + 160, a, b, c) == "Abc"
+
+
 def test_a_newcomer_that_runs_is_admitted() -> None:
     new = want("b", 90, 60, need=60, newcomer=True)
     assert served(70, want("a", 10), new).admitted == {new.usage.pod.cgroup}
@@ -195,10 +221,11 @@ def test_a_pod_goes_on_if_its_peak_fits_beside_most_of_the_others(waits: dict[st
     assert running(181.9, a, b, c._replace(is_service=True), d) == "Abcd", "a service gives nothing back"
 
 
-def test_a_pod_whose_end_is_not_known_goes_first_only_beside_its_like() -> None:
+def test_a_pod_whose_end_is_not_known_goes_first_only_if_no_other_demand_fits() -> None:
+    """Otherwise a pod near its peak would wait for one that needs more than there is."""
     known, unknown = want("a", 30, 20), want("b", 0, 0, need=1, basis=Basis.GROWTH)
-    assert running(25, known, unknown) == "A", "although the demand of b fits and that of a does not"
     assert running(31, known, unknown) == "Ab"
+    assert running(25, known, unknown) == "aB"
     assert running(25, unknown, unknown._replace(usage=want("c", 0).usage)) == "Bc"
 
 
