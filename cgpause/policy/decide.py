@@ -39,6 +39,8 @@ _PAUSED_LOOK_NS = NS_PER_S
 """Longest sampling interval while a pod is paused: its termination does not wait for memory."""
 _FAR_LOOK_NS = 60 * NS_PER_S
 """Longest time between two readings of all pods while memory is not tight."""
+_FAR_PCT = 10.0
+"""Most growth, in percent of the capacity, between two readings of all pods while memory is not tight."""
 _QUIET_PCT = 0.2
 """Smallest change of the headroom, in percent of the capacity, that is worth a reading of the pods."""
 CARE_PCT = 25.0
@@ -125,12 +127,14 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
     tight = sample.headroom.available_bytes < care_bytes
     learned = reserve.observe(state.reserve, sample) if config.policy is Policy.RESERVE else state.reserve
     pods = sample.pods if config.policy is Policy.WATERMARK else _concerned(state, learned, sample)
+    if config.policy is not Policy.RESERVE:
+        room = _room_below_mark(sample, config)
+    else:
+        room = 0.0 if tight and state.stretches else reserve.left_bytes(learned, sample)  # not needed then, and slow
+        # Growing pods may need more than there is: far from the limit too, the first pause may be due soon.
+        tight = tight or room <= 0
     if not everyone and not state.stretches and not [None for _, pod in pods if pod.paused is not None]:
         # No pod is paused. If headroom is left as well, the tick ends here, before any pod is ranked.
-        if config.policy is Policy.RESERVE:
-            room = reserve.left_bytes(learned, sample)
-        else:
-            room = _room_below_mark(sample, config)
         if room > 0:
             next_ns = _next_ns(fill, sample, room, [], {}, config)
             learned = reserve.admit_all(replace(learned, unsafe_since_ns=None, nearest=None, cost_s=0.0))
@@ -140,7 +144,8 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
                 quiet = _quiet(room, [], {}, sample, next_ns, config)
             if quiet is not None and not tight:
                 # As while the daemon sleeps: growth far from the limit says little about growth near it.
-                low = max(quiet.low_bytes, care_bytes)
+                far = sample.headroom.available_bytes - sample.headroom.capacity_bytes * _FAR_PCT / 100
+                low = max(quiet.low_bytes, care_bytes, far)
                 quiet = Quiet(low, math.inf, at_ns + _FAR_LOOK_NS, next_ns)
             return Decision(after, (), next_ns, tight, care_bytes, quiet), None
     if everyone or config.reserve.sacrifice:  # a sacrifice may choose a pod that stands still

@@ -62,7 +62,9 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: pytest.Monke
     saver = SimpleNamespace(turn=lambda at_ns, *_: times.append(at_ns))
     part = SimpleNamespace(turn=quiet, apply=quiet, due_ns=0)
     intake = SimpleNamespace(
-        tree=SimpleNamespace(config=Config(), classifier=SimpleNamespace(kinds=None), look_for_programs=quiet),
+        tree=SimpleNamespace(
+            config=Config(), classifier=SimpleNamespace(kinds=None), look_for_programs=quiet, ended=["taken in"]
+        ),
         take_in=take_in,
         distress=SimpleNamespace(scan=scan),
         follower=SimpleNamespace(unwatched=False),
@@ -84,6 +86,7 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: pytest.Monke
     assert taken == [1000 * S + 3 * S // 4]
     assert late == [3 * S // 4]
     assert times == taken, "the figures reach up to this sample"
+    assert intake.tree.ended == []
 
 
 @pytest.mark.parametrize(
@@ -129,7 +132,7 @@ def test_a_daemon_that_sleeps_while_memory_is_tight_plans_its_next_sample() -> N
     sampler: Any = SimpleNamespace(
         glance=lambda: (60, 60), headroom=lambda: Headroom(1000, 60, None, 0), kubepods=SimpleNamespace(current_bytes=0)
     )
-    intake: Any = SimpleNamespace(brake=part, psi=SimpleNamespace(on_kubepods=True), sleep_ns=lambda _: 30 * S)
+    intake: Any = SimpleNamespace(brake=part, psi=SimpleNamespace(on_kubepods=True), sleep_ns=lambda *_: 30 * S)
     loop = Loop(part, 0, intake, sampler, part, part, State(), release=quiet)
     loop.sample = sample(1000 * S, 60, [PodUsage(1, pod("a"))])
     at_rest = Quiet(50, 70, until_ns=1002 * S, next_sample_ns=S // 4)
@@ -139,15 +142,46 @@ def test_a_daemon_that_sleeps_while_memory_is_tight_plans_its_next_sample() -> N
     assert loop.schedule.sample_at_ns == 1031 * S
 
 
-def take_in_containers(bench: Bench, tracked: TrackedPod, times: RefreshTimes) -> None:
-    """Take in that the containers of a pod have changed; the next refresh was due in a quarter of an hour."""
-    part: Any = SimpleNamespace(answer_drift=quiet)
+def intake_of(bench: Bench, times: RefreshTimes) -> Intake:
+    """Return an intake whose brake could let the daemon sleep for 30 s."""
+    part: Any = SimpleNamespace(answer_drift=quiet, on_kubepods=True, sleep_ns=lambda _: 30 * S)
     follower: Any = SimpleNamespace(times=times)
     distress = Distress(bench.tree, bench.actuator)
-    intake = Intake(bench.tree, follower, part, part, bench.actuator, part, distress, part)
+    return Intake(bench.tree, follower, part, part, bench.actuator, part, distress, part)
+
+
+def take_in_containers(
+    bench: Bench, tracked: TrackedPod, times: RefreshTimes, schedule: Schedule | None = None
+) -> Schedule:
+    """Take in that the containers of a pod have changed; the next refresh was due in a quarter of an hour."""
     times.due_ns = 900 * S
     changes = Changes(pods={tracked.cgroup.id: PodChange.CONTAINERS})
-    intake.take_in(changes, Schedule(), None, 5 * S)
+    return intake_of(bench, times).take_in(changes, schedule or Schedule(), None, 5 * S)[0]
+
+
+@pytest.mark.parametrize(("tight", "due_ns"), [(False, 7 * S), (True, 5 * S + S // 10)])
+def test_a_new_container_ends_the_daemons_sleep(
+    tmp_path: Path,
+    watch: Watch,
+    tight: bool,  # noqa: FBT001 - a table
+    due_ns: int,
+) -> None:
+    """Two large pods part ways before the tripwire would wake the daemon."""
+    bench = Bench(tmp_path, watch)
+    asleep = Schedule(sample_at_ns=30 * S, tight=tight, asleep=True, quiet=Quiet(1, 2, 30 * S, S))
+    after = take_in_containers(bench, bench.tracked("b"), RefreshTimes(), asleep)
+    assert after == Schedule(sample_at_ns=due_ns, tight=tight)
+
+
+@pytest.mark.parametrize(("at_ns", "sleep_ns"), [(1000 * S, 30 * S), (1060 * S, None), (1120 * S, 30 * S)])
+def test_the_daemon_does_not_sleep_for_a_minute_after_a_container_has_started(
+    tmp_path: Path, watch: Watch, at_ns: int, sleep_ns: int | None
+) -> None:
+    bench = Bench(tmp_path, watch)
+    tracked, intake = bench.tracked("b"), intake_of(bench, RefreshTimes())
+    if at_ns > 1000 * S:
+        tracked.pod = replace(tracked.pod, changed_at_ns=1060 * S)
+    assert intake.sleep_ns(Headroom(1000, 500, None, 0), at_ns) == sleep_ns
 
 
 def test_the_limit_of_a_pod_is_read_again_when_it_gets_a_container(tmp_path: Path, watch: Watch) -> None:
