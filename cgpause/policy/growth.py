@@ -49,6 +49,10 @@ _ALIKE_SHIFT = 4
 """Two highest uses are one and the same peak if they differ by at most 1/16 (2^-4): a sample may miss the top."""
 
 
+_new = tuple.__new__
+"""Growth(...) takes three times as long."""
+
+
 class Growth(NamedTuple):
     """The movement of one pod's memory use; amounts in bytes, times in ns of the sample's clock."""
 
@@ -148,191 +152,248 @@ def large_bytes(top: int, capacity_bytes: int, noise: int) -> int:
     return large if large > least else least
 
 
-def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR0915 - one loop over all pods, each tick
+@dataclass(slots=True)
+class _Interval:
+    """The time between two samples, and all that their pods share."""
+
+    since: Growths
+    sample: Sample
+    elapsed_ns: int
+    is_read: bool
+    """Whether the page cache was read since the last sample."""
+    capacity: int
+    noise: int
+    decay: float
+    """Share of a rate that is kept over the interval."""
+    weights: tuple[float, float, float]
+    peaks: list[tuple[str, int]] = field(default_factory=list)
+    """New peaks with their workloads; `_next` adds to them."""
+    given_back: int = 0
+
+
+def learn(growths: Growths, sample: Sample) -> Growths:
     """Return the growths after one more sample, without the pods that are not in it, but with their peaks."""
     at_ns, pods = sample.at_ns, sample.pods
-    capacity, noise = sample.headroom.capacity_bytes, noise_bytes(sample.cpus)
-    learned = dict(growths.pods)
+    learned, find = dict(growths.pods), growths.pods.get
     elapsed_ns = at_ns - growths.at_ns
-    can_learn = elapsed_ns >= SHORTEST_NS
-    is_first = not growths.at_ns
-    decay: float = 0.5 ** (elapsed_ns / (HALF_LIFE_S * NS_PER_S)) if can_learn and not is_first else 1.0
-    weights = _weights(max(elapsed_ns, SHORTEST_NS))
-    is_read = can_learn and sample.read_at_ns > growths.read_at_ns
-    find, new = learned.get, tuple.__new__  # Growth(...) takes three times as long as `new`
+    can_learn, is_first = elapsed_ns >= SHORTEST_NS, not growths.at_ns
+    interval = _Interval(
+        growths,
+        sample,
+        elapsed_ns,
+        is_read=can_learn and sample.read_at_ns > growths.read_at_ns,
+        capacity=sample.headroom.capacity_bytes,
+        noise=noise_bytes(sample.cpus),
+        decay=0.5 ** (elapsed_ns / (HALF_LIFE_S * NS_PER_S)) if can_learn and not is_first else 1.0,
+        weights=_weights(max(elapsed_ns, SHORTEST_NS)),
+    )
     moving: list[PodUsage] = []
     still: list[PodUsage | None] = []
-    peaks: list[tuple[str, int]] = []
-    named: list[tuple[CgroupId, str]] = []
-    given_back = 0
+    named: dict[CgroupId, str] = {}
     for usage, before in zip_longest(pods, growths.still[: len(pods)]):
         still.append(usage)
         if usage == before:  # most pods of a node
             continue
+        pod = usage.pod
+        key, old = pod.cgroup, find(pod.cgroup)
+        if pod.controller is not None and key not in growths.controllers:  # kubelet may make its log folder late
+            named[key] = pod.controller
+        if old is not None and can_learn and _stands_still(old, usage, interval):
+            continue
         still[-1] = None
-        current, pod = usage
-        reclaimable = pod.reclaimable_bytes
-        used = current - reclaimable if current > reclaimable else 0
-        key = pod.cgroup
-        old = find(key)
         if old is None:
-            # Pods that run when the daemon starts are not newcomers: as newcomers they would get each other paused.
-            was_here = is_first and pod.paused is None
-            started_ns = 0 if was_here else at_ns
-            held = None if pod.paused is None else used
-            learned[key] = Growth(
-                used=used,
-                reclaimable=reclaimable,
-                top=used,
-                low=used,
-                low_ran_ns=0,
-                base=None,
-                rate=0.0,
-                started_ns=started_ns,
-                ran_ns=0,
-                at_ns=at_ns,
-                held_bytes=held,
-                read_used=used,
-                read_rate=0.0,
-                admitted=is_first,
-                grew=False,
-                excused=False,
-                flow=0.0,
-                squares=0.0,
-                read_flow=0.0,
-                read_squares=0.0,
-                recorded=False,
-            )
+            learned[key] = _begin(usage, at_ns, is_first=is_first)
             moving.append(usage)
-            if pod.controller is not None:
-                named.append((key, pod.controller))
             continue
-        if pod.controller is not None and key not in growths.controllers:  # kubelet made its log folder late
-            named.append((key, pod.controller))
-        if not can_learn:
-            if old.rate or pod.paused is not None or not old.admitted or old.excused or old.is_young():
-                moving.append(usage)
-            continue
-        (was, old_reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, then_ns, held, read_used,
-         read_rate, admitted, _, excused, flow, squares, read_flow, read_squares, recorded) = old  # fmt: skip
-        is_paused = pod.paused is not None
-        # A pod that stands still costs only this comparison; with unchanged usage the one above already skips it.
-        if (
-            not rate
-            and admitted
-            and not is_paused
-            and not excused
-            and not old.is_young()
-            and held is None
-            and used <= top
-            and used + noise > top
-            and not (is_read and reclaimable != old_reclaimable)
-        ):
-            still[-1] = usage
-            continue
-        if not is_paused and held is None:
-            ran_ns += at_ns - then_ns
-        large = large_bytes(top, capacity, noise) if is_read or used < top else 0
-        grew = False
-        begins = pod.unmade  # its next container is a newcomer, also if an earlier sample saw the memory go
-        # Between two readings a pod with much page cache may have given back or taken cache: its use is unknown.
-        is_cached = reclaimable > current >> 3
-        if is_cached and not is_read:
-            used = was
-        if (
-            is_read
-            and (is_cached or reclaimable != old_reclaimable)
-            and (used >= read_used - large or growths.read_at_ns <= started_ns)
-        ):
-            # Conclusions since the last reading may be wrong; both readings are exact.
-            since_ns = max(sample.read_at_ns - max(growths.read_at_ns, started_ns), SHORTEST_NS)
-            if is_cached or reclaimable - old_reclaimable > max(used - read_used, 0):
-                rate, flow, squares = read_rate, read_flow, read_squares
-                grown, grown_ns = (used - read_used if growths.read_at_ns else 0), since_ns
-                grown_weights = _weights(since_ns)
-            else:
-                grown, grown_ns, grown_weights = used - was, elapsed_ns, weights
-            rate *= 0.5 ** (grown_ns / (HALF_LIFE_S * NS_PER_S))
-            grew = grown > noise
-            if grew:
-                rate = max(rate, grown * NS_PER_S / grown_ns)
-            if not is_paused and held is None:
-                flow, squares = _average(flow, squares, grown if grew else 0, grown_weights)
-            rate = rate if rate >= FORGOTTEN_RATE else 0.0
-            low = min(low, used)
-            top = used
-        elif used < top - large:
-            restarted = pod.unmade or (pod.changed_at_ns > 0 and at_ns - pod.changed_at_ns < _NEW_NS)
-            # A process that ends gives its memory back over several samples: only the first of these drops is a peak.
-            if pod.controller is not None and _is_peak(top, low, large, recorded=recorded):
-                peaks.append((pod.controller, top))
-            begins = begins or (restarted and used < was - large)
-            base = used
-            given_back += 0 if pod.workload is Workload.SERVICE else top - used
-            top = low = used
-            low_ran_ns, excused, recorded = ran_ns, False, True
-        else:
-            if used < low:
-                low, low_ran_ns = used, ran_ns
-            if base is not None and used < base:
-                base = used
-            if not is_paused:
-                rate *= decay
-                if held is None:
-                    grown = used - top
-                    counted = grown if grown > 0 and used - low > noise else 0
-                    flow, squares = _average(flow, squares, counted, weights)
-                    if grown > noise:
-                        pace = grown * NS_PER_S / elapsed_ns
-                        rate = pace if pace > rate else rate
-                        grew = True
-                    elif grown > 0 and used - low > noise:
-                        rate = max(rate, (used - low - noise) * NS_PER_S / max(ran_ns - low_ran_ns, NS_PER_S))
-                if rate < FORGOTTEN_RATE:
-                    rate = 0.0
-            top = used if used > top else top
-        if begins:
-            base, admitted, excused, started_ns, ran_ns, low_ran_ns = None, False, False, at_ns, 0, 0
-            rate = flow = squares = 0.0
-        held = (used if held is None else held) if is_paused else None
-        if is_read:
-            read_used, read_rate, read_flow, read_squares = used, rate, flow, squares
-        learned[key] = new(Growth, (
-            used, reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, at_ns, held, read_used, read_rate,
-            admitted, grew, excused, flow, squares, read_flow, read_squares, recorded,
-        ))  # fmt: skip
-        is_young = bool(started_ns) and ran_ns < YOUNG_NS
-        if rate or is_paused or not admitted or excused or is_young:
+        if can_learn:
+            old = learned[key] = _next(old, usage, interval)
+        if old.rate or pod.paused is not None or not old.admitted or old.excused or old.is_young():
             moving.append(usage)
-    known = {**growths.controllers, **dict(named)} if named else growths.controllers
-    kept = _with_peaks(growths.peaks, peaks) if peaks else growths.peaks
+    known = {**growths.controllers, **named} if named else growths.controllers
+    peaks = _with_peaks(growths.peaks, interval.peaks) if interval.peaks else growths.peaks
     for end in sample.ended:
-        if end.peak_bytes < capacity * LITTLE_PCT / 100:  # a sandbox, for example
+        if end.peak_bytes < interval.capacity * LITTLE_PCT / 100:  # a sandbox, for example
             continue
-        kept = _with_end(kept, end, learned.get(end.cgroup))
-        if end.cgroup in learned:
-            learned[end.cgroup] = learned[end.cgroup]._replace(recorded=True, low=learned[end.cgroup].top)
+        one = learned.get(end.cgroup)
+        peaks = _with_end(peaks, end, one)
+        if one is not None:
+            learned[end.cgroup] = one._replace(recorded=True, low=one.top)
+    given_back = interval.given_back
     if len(learned) > len(pods):
-        peaks = []
         there = {pod.cgroup for _, pod in pods}
-        for key, one in learned.items():
-            large = large_bytes(one.top, capacity, noise)
-            if key not in there and key in known and _is_peak(one.top, one.low, large, recorded=one.recorded):
-                peaks.append((known[key], one.top))
-            given_back += 0 if key in there else one.used
-        learned = {key: one for key, one in learned.items() if key in there}
+        gone = {key: learned.pop(key) for key in learned.keys() - there}
+        given_back += sum(one.used for one in gone.values())
+        peaks = _with_peaks(
+            peaks, [(known[key], one.top) for key, one in gone.items() if _leaves(key, one, interval, known)]
+        )
         known = {key: name for key, name in known.items() if key in there}
-        kept = _with_peaks(kept, peaks)
     return Growths(
         learned,
         at_ns if can_learn else growths.at_ns,
-        sample.read_at_ns if is_read else growths.read_at_ns,
+        sample.read_at_ns if interval.is_read else growths.read_at_ns,
         tuple(moving),
         tuple(still),
-        kept,
+        peaks,
         known,
         given_back,
     )
+
+
+def _leaves(key: CgroupId, one: Growth, interval: _Interval, known: Mapping[CgroupId, str]) -> bool:
+    """Return whether a pod that is gone leaves a peak that was not yet recorded."""
+    large = large_bytes(one.top, interval.capacity, interval.noise)
+    return key in known and _is_peak(one.top, one.low, large, recorded=one.recorded)
+
+
+def _begin(usage: PodUsage, at_ns: int, *, is_first: bool) -> Growth:
+    """Return the growth of a pod in its first sample; `is_first` is whether that is the daemon's first sample, too."""
+    pod, used = usage.pod, usage.used_bytes
+    # Pods that run when the daemon starts are not newcomers: as newcomers they would get each other paused.
+    was_here = is_first and pod.paused is None
+    return Growth(
+        used=used,
+        reclaimable=pod.reclaimable_bytes,
+        top=used,
+        low=used,
+        low_ran_ns=0,
+        base=None,
+        rate=0.0,
+        started_ns=0 if was_here else at_ns,
+        ran_ns=0,
+        at_ns=at_ns,
+        held_bytes=None if pod.paused is None else used,
+        read_used=used,
+        read_rate=0.0,
+        admitted=is_first,
+        grew=False,
+        excused=False,
+        flow=0.0,
+        squares=0.0,
+        read_flow=0.0,
+        read_squares=0.0,
+        recorded=False,
+    )
+
+
+def _stands_still(old: Growth, usage: PodUsage, interval: _Interval) -> bool:
+    """Return whether a pod has moved by noise only, and nothing else has to be followed.
+
+    Such a pod costs only this comparison; with unchanged usage even that is skipped.
+    """
+    current, pod = usage
+    reclaimable = pod.reclaimable_bytes
+    used = current - reclaimable if current > reclaimable else 0
+    top = old.top
+    return (
+        not old.rate
+        and old.admitted
+        and pod.paused is None
+        and not old.excused
+        and not old.is_young()
+        and old.held_bytes is None
+        and used <= top
+        and used + interval.noise > top
+        and not (interval.is_read and reclaimable != old.reclaimable)
+    )
+
+
+def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
+    """Return the growth of a pod after one more sample; add a peak and the freed memory to `interval`."""
+    (was, old_reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, then_ns, held, read_used,
+     read_rate, admitted, _, excused, flow, squares, read_flow, read_squares, recorded) = old  # fmt: skip
+    current, pod = usage
+    reclaimable, at_ns, is_read = pod.reclaimable_bytes, interval.sample.at_ns, interval.is_read
+    used = current - reclaimable if current > reclaimable else 0
+    is_paused = pod.paused is not None
+    runs = not is_paused and held is None
+    if runs:
+        ran_ns += at_ns - then_ns
+    large = large_bytes(top, interval.capacity, interval.noise) if is_read or used < top else 0
+    grew = False
+    begins = pod.unmade  # its next container is a newcomer, also if an earlier sample saw the memory go
+    # Between two readings a pod with much page cache may have given back or taken cache: its use is unknown.
+    is_cached = reclaimable > current >> 3
+    if is_cached and not is_read:
+        used = was
+    if (
+        is_read
+        and (is_cached or reclaimable != old_reclaimable)
+        and (used >= read_used - large or interval.since.read_at_ns <= started_ns)
+    ):
+        rate, flow, squares, grew = _reread(old, used, interval, uncertain=is_cached, gained=reclaimable, runs=runs)
+        low, top = min(low, used), used
+    elif used < top - large:
+        restarted = pod.unmade or (pod.changed_at_ns > 0 and at_ns - pod.changed_at_ns < _NEW_NS)
+        # A process that ends gives its memory back over several samples: only the first of these drops is a peak.
+        if pod.controller is not None and _is_peak(top, low, large, recorded=recorded):
+            interval.peaks.append((pod.controller, top))
+        begins = begins or (restarted and used < was - large)
+        interval.given_back += 0 if pod.workload is Workload.SERVICE else top - used
+        base = top = low = used
+        low_ran_ns, excused, recorded = ran_ns, False, True
+    else:
+        if used < low:
+            low, low_ran_ns = used, ran_ns
+        if base is not None and used < base:
+            base = used
+        if runs:
+            rate, flow, squares, grew = _grow(old, used, used - low, ran_ns - low_ran_ns, interval)
+        elif not is_paused:
+            rate = _remembered(rate * interval.decay)
+        top = used if used > top else top
+    if begins:
+        base, admitted, excused, started_ns, ran_ns, low_ran_ns = None, False, False, at_ns, 0, 0
+        rate = flow = squares = 0.0
+    held = (used if held is None else held) if is_paused else None
+    if is_read:
+        read_used, read_rate, read_flow, read_squares = used, rate, flow, squares
+    return _new(Growth, (
+        used, reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, at_ns, held, read_used, read_rate,
+        admitted, grew, excused, flow, squares, read_flow, read_squares, recorded,
+    ))  # fmt: skip
+
+
+def _grow(old: Growth, used: int, surge: int, surge_ns: int, interval: _Interval) -> tuple[float, float, float, bool]:
+    """Return `rate`, `flow`, `squares` and `grew` of a running pod, with `surge` bytes taken in `surge_ns`."""
+    rate, grown, noise = old.rate * interval.decay, used - old.top, interval.noise
+    counted = grown if grown > 0 and surge > noise else 0
+    flow, squares = _average(old.flow, old.squares, counted, interval.weights)
+    grew = grown > noise
+    if grew:
+        rate = max(rate, grown * NS_PER_S / interval.elapsed_ns)
+    elif counted:
+        rate = max(rate, (surge - noise) * NS_PER_S / max(surge_ns, NS_PER_S))
+    return _remembered(rate), flow, squares, grew
+
+
+def _remembered(rate: float) -> float:
+    return rate if rate >= FORGOTTEN_RATE else 0.0
+
+
+def _reread(
+    old: Growth, used: int, interval: _Interval, *, uncertain: bool, gained: int, runs: bool
+) -> tuple[float, float, float, bool]:
+    """Return `rate`, `flow`, `squares` and `grew` after a reading of a pod's page cache, which has changed.
+
+    Conclusions since the last reading may be wrong, and both readings are exact. So if most of the growth was page
+    cache (`gained` bytes now), or the pod's use was `uncertain` meanwhile, the growth counts from the last reading.
+    """
+    read_at_ns = interval.since.read_at_ns
+    since_ns = max(interval.sample.read_at_ns - max(read_at_ns, old.started_ns), SHORTEST_NS)
+    if uncertain or gained - old.reclaimable > max(used - old.read_used, 0):
+        rate, flow, squares = old.read_rate, old.read_flow, old.read_squares
+        grown, grown_ns = (used - old.read_used if read_at_ns else 0), since_ns
+        weights = _weights(since_ns)
+    else:
+        rate, flow, squares = old.rate, old.flow, old.squares
+        grown, grown_ns, weights = used - old.used, interval.elapsed_ns, interval.weights
+    rate *= 0.5 ** (grown_ns / (HALF_LIFE_S * NS_PER_S))
+    grew = grown > interval.noise
+    if grew:
+        rate = max(rate, grown * NS_PER_S / grown_ns)
+    if runs:
+        flow, squares = _average(flow, squares, grown if grew else 0, weights)
+    return _remembered(rate), flow, squares, grew
 
 
 def _is_peak(top: int, low: int, large: int, *, recorded: bool) -> bool:
