@@ -14,7 +14,8 @@ from cgpause.ledger.ledger import read_record
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
-from cgpause.policy.decide import State, Verdict, explain
+from cgpause.policy.decide import State
+from cgpause.policy.explain import Verdict, explain
 from cgpause.policy.growth import Growths, learn
 from cgpause.policy.reserve import ReserveState
 from cgpause.policy.schedule import FAST_NS

@@ -9,7 +9,7 @@ from cgpause.cli import output
 from cgpause.config.settings import Config
 from cgpause.core.errors import printable
 from cgpause.core.model import Policy, Sample
-from cgpause.policy.decide import Verdict
+from cgpause.policy.explain import Verdict
 from cgpause.policy.reserve import room_bytes
 from cgpause.policy.serving import Place
 

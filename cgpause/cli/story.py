@@ -13,7 +13,7 @@ from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgpauseError, CgroupGoneError
 from cgpause.core.model import Sample
 from cgpause.pods.tracked import TrackedPod
-from cgpause.policy.decide import Verdict
+from cgpause.policy.explain import Verdict
 from cgpause.telemetry.events import boot_id, iso
 from cgpause.telemetry.history import read
 from cgpause.telemetry.pauses import pauses, totals, with_active

@@ -1,7 +1,7 @@
 """The decision: a pure function from (state, sample, config) to (state, actions, time of the next sample).
 
 `decide` applies the rules that all policies share (which pods may be paused, and for how long) and asks the configured
-policy for the rest. The daemon, `explain`, `--dry-run` and the tests run this same function.
+policy for the rest. The daemon, `explain`, `--dry-run` and the tests run these same functions.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
+from typing import NamedTuple
 
 from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S
@@ -23,16 +24,13 @@ from cgpause.core.model import (
     Policy,
     Result,
     Resume,
-    Sacrifice,
     Sample,
     Workload,
 )
 from cgpause.policy import hold, reserve, watermark
 from cgpause.policy import schedule as pace
-from cgpause.policy.demand import describe
 from cgpause.policy.reserve import Grants
 from cgpause.policy.schedule import Quiet
-from cgpause.policy.serving import Place
 
 _MEMORY_CURRENT = itemgetter(0)
 _PAUSED_LOOK_NS = NS_PER_S
@@ -72,27 +70,6 @@ class Decision:
     """Time and headroom within which the next decision would pause no pod; None if unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """One pod's place in a decision, for `explain`; `rank` is None if the pod is not a candidate for a pause."""
-
-    usage: PodUsage
-    rank: int | None
-    what: str
-    why: str = ""
-    place: Place | None = None
-    """The pod's amounts under the reserve policy; `why` has the same in words."""
-    acts: bool = False
-    """Whether the decision acts on the pod."""
-    spared: str = ""
-    """Reason why a running pod may not be paused now; "" if it may."""
-
-    @property
-    def text(self) -> str:
-        """The action and its reason in one sentence."""
-        return f"{self.what}: {self.why}" if self.why else self.what
-
-
 @dataclass(slots=True)
 class _Sorted:
     """The pods of a sample, grouped by the actions that are allowed on them; `candidates` are in rank order."""
@@ -117,44 +94,73 @@ def rank(pods: tuple[PodUsage, ...]) -> list[PodUsage]:
 
 def decide(state: State, sample: Sample, config: Config) -> Decision:
     """Return the pods to pause, resume, freeze and sacrifice, the time until the next sample, and the next state."""
-    return _decide(state, sample, config)[0]
+    seen = see(state, sample, config)
+    if seen.room > 0 and not state.stretches and not [None for _, pod in seen.pods if pod.paused is not None]:
+        # No pod is paused and headroom is left: the tick ends here, before any pod is ranked.
+        return _leave_all(seen, sample, config)
+    return decide_on_all(state, seen, sample, config)[0]
 
 
-def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = False) -> tuple[Decision, Grants | None]:
-    at_ns = sample.at_ns
-    fill = pace.learn(state.fill, at_ns, sample.headroom)
+class Seen(NamedTuple):
+    """The facts of a sample that a decision needs before it ranks the pods."""
+
+    fill: pace.FillRate
+    reserve: reserve.ReserveState
+    """The state of `reserve` with this sample; without it under another policy."""
+    pods: tuple[PodUsage, ...]
+    """Pods on which the policy can act."""
+    room: float
+    """Headroom left if every growing pod takes its worst demand, in bytes; under `watermark` up to the upper mark."""
+    tight: bool
+    care_bytes: int
+
+
+def see(state: State, sample: Sample, config: Config) -> Seen:
+    """Take in a sample."""
+    fill = pace.learn(state.fill, sample.at_ns, sample.headroom)
     care_bytes = _care_bytes(sample, config)
     tight = sample.headroom.available_bytes < care_bytes
-    learned = reserve.observe(state.reserve, sample) if config.policy is Policy.RESERVE else state.reserve
-    pods = sample.pods if config.policy is Policy.WATERMARK else _concerned(state, learned, sample)
-    if config.policy is not Policy.RESERVE:
+    if config.policy is Policy.WATERMARK:
         room = _room_below_mark(sample, config)
-    else:
-        room = 0.0 if tight and state.stretches else reserve.left_bytes(learned, sample)  # not needed then, and slow
-        # Growing pods may need more than there is: far from the limit too, the first pause may be due soon.
-        tight = tight or room <= 0
-    if not everyone and not state.stretches and not [None for _, pod in pods if pod.paused is not None]:
-        # No pod is paused. If headroom is left as well, the tick ends here, before any pod is ranked.
-        if room > 0:
-            next_ns = _next_ns(fill, sample, room, [], {}, config)
-            learned = reserve.admit_all(replace(learned, unsafe_since_ns=None, nearest=None, cost_s=0.0))
-            after = State(reserve=learned, fill=fill)
-            quiet = None
-            if config.policy is Policy.RESERVE:
-                quiet = _quiet(room, [], {}, sample, next_ns, config)
-            if quiet is not None and not tight:
-                # As while the daemon sleeps: growth far from the limit says little about growth near it.
-                far = sample.headroom.available_bytes - sample.headroom.capacity_bytes * _FAR_PCT / 100
-                low = max(quiet.low_bytes, care_bytes, far)
-                quiet = Quiet(low, math.inf, at_ns + _FAR_LOOK_NS, next_ns)
-            return Decision(after, (), next_ns, tight, care_bytes, quiet), None
+        return Seen(fill, state.reserve, sample.pods, room, tight, care_bytes)
+    learned = reserve.observe(state.reserve, sample)
+    room = 0.0 if tight and state.stretches else reserve.left_bytes(learned, sample)  # not needed then, and slow
+    # Growing pods may need more than there is: far from the limit too, the first pause may be due soon.
+    tight = tight or room <= 0
+    return Seen(fill, learned, _concerned(state, learned, sample), room, tight, care_bytes)
+
+
+def _leave_all(seen: Seen, sample: Sample, config: Config) -> Decision:
+    """Return the decision to do nothing."""
+    next_ns = _next_ns(seen.fill, sample, seen.room, [], {}, config)
+    learned = reserve.admit_all(replace(seen.reserve, unsafe_since_ns=None, nearest=None, cost_s=0.0))
+    quiet = None
+    if config.policy is Policy.RESERVE:
+        quiet = _quiet(seen.room, [], {}, sample, next_ns, config)
+        if not seen.tight:
+            # As while the daemon sleeps: growth far from the limit says little about growth near it.
+            available, capacity = sample.headroom.available_bytes, sample.headroom.capacity_bytes
+            low = max(quiet.low_bytes, seen.care_bytes, available - capacity * _FAR_PCT / 100)
+            quiet = Quiet(low, math.inf, sample.at_ns + _FAR_LOOK_NS, next_ns)
+    return Decision(State(reserve=learned, fill=seen.fill), (), next_ns, seen.tight, seen.care_bytes, quiet)
+
+
+def decide_on_all(
+    state: State, seen: Seen, sample: Sample, config: Config, *, everyone: bool = False
+) -> tuple[Decision, Grants | None]:
+    """Rank the pods and decide on each; return the decision, and under `reserve` its grants.
+
+    With `everyone` the grants have the places of all pods, for `explain`.
+    """
+    at_ns, pods = sample.at_ns, seen.pods
     if everyone or config.reserve.sacrifice:  # a sacrifice may choose a pod that stands still
         pods = sample.pods
     stretches = hold.follow(state.stretches, pods, at_ns, config.hold)
     parts = _sort(pods, stretches, sample, config)
+    grants: Grants | None = None
     if config.policy is Policy.RESERVE:
         step = reserve.step(
-            learned,
+            seen.reserve,
             sample,
             candidates=parts.candidates,
             paused=parts.paused,
@@ -162,43 +168,47 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
             config=config,
             everyone=everyone,
         )
-        chosen = step.actions
-        grants: Grants | None = step.grants
-        room = step.grants.left_bytes
-        watermark_state, learned = watermark.WatermarkState(), step.state
+        chosen, grants, room = step.actions, step.grants, step.grants.left_bytes
+        after = State(stretches, reserve=step.state, fill=seen.fill)
     else:
-        parts.paused.sort(key=_paused_since)
-        all_paused = not parts.candidates and not any(
-            usage.pod.protected is None and not usage.pod.unmade for usage, _ in parts.unstoppable
-        )
-        watermark_state, chosen = watermark.step(
-            state.watermark,
-            sample,
-            candidates=parts.candidates,
-            paused=parts.paused,
-            all_paused=all_paused,
-            config=config,
-        )
-        grants = None
-        room = _room_below_mark(sample, config)
-        learned = reserve.with_peaks(state.reserve.growths.peaks)
+        watermark_state, chosen = _by_watermark(state.watermark, sample, parts, config)
+        room = seen.room
+        after = State(stretches, watermark_state, reserve.with_peaks(state.reserve.growths.peaks), seen.fill)
     late = _freezes(parts.paused, {action.pod.cgroup for action in chosen}, at_ns, config)
     actions = (*parts.ended, *late, *chosen)
-    for action in actions:
-        # A resume for distress does not count as `released`, so `hold.follow` takes the pod's budget as spent. The pod
-        # then runs for min_run_s: through its termination, or until a killed process has freed its memory.
-        is_released = not isinstance(action, Pause | Freeze) and action.pod.distress is None
-        if is_released and action.pod.cgroup in stretches:
-            turn = action.pod.cgroup == parts.turn
-            stretches[action.pod.cgroup] = replace(stretches[action.pod.cgroup], released=True, turn=turn)
-    next_ns = _next_ns(fill, sample, room, parts.paused, stretches, config)
-    after = State(stretches, watermark_state, learned, fill)
-    tight = tight or bool(parts.paused) or bool(chosen)
+    _mark_released(stretches, actions, parts.turn)
+    next_ns = _next_ns(seen.fill, sample, room, parts.paused, stretches, config)
     # If one pod runs alone, there is no other to pause; if several run, each sample may pause one of them.
     runs_alone = len(parts.candidates) + len(parts.unstoppable) <= 1
     is_settled = grants is not None and not actions and (runs_alone or (room > 0 and not grants.unsafe))
     quiet = _quiet(room, parts.paused, stretches, sample, next_ns, config) if is_settled else None
-    return Decision(after, actions, next_ns, tight, care_bytes, quiet), grants
+    tight = seen.tight or bool(parts.paused) or bool(chosen)
+    return Decision(after, actions, next_ns, tight, seen.care_bytes, quiet), grants
+
+
+def _by_watermark(
+    state: watermark.WatermarkState, sample: Sample, parts: _Sorted, config: Config
+) -> tuple[watermark.WatermarkState, tuple[Action, ...]]:
+    parts.paused.sort(key=_paused_since)
+    all_paused = not parts.candidates and not any(
+        usage.pod.protected is None and not usage.pod.unmade for usage, _ in parts.unstoppable
+    )
+    return watermark.step(
+        state, sample, candidates=parts.candidates, paused=parts.paused, all_paused=all_paused, config=config
+    )
+
+
+def _mark_released(stretches: dict[CgroupId, hold.Stretch], actions: tuple[Action, ...], turn: CgroupId | None) -> None:
+    """Mark the stretches of the pods that `actions` resume; `turn` is the pod whose turn begins.
+
+    A resume for distress does not count as `released`, so `hold.follow` takes the pod's budget as spent. The pod then
+    runs for min_run_s: through its termination, or until a killed process has freed its memory.
+    """
+    for action in actions:
+        cgroup = action.pod.cgroup
+        is_released = not isinstance(action, Pause | Freeze) and action.pod.distress is None
+        if is_released and cgroup in stretches:
+            stretches[cgroup] = replace(stretches[cgroup], released=True, turn=cgroup == turn)
 
 
 def _freezes(paused: list[PodUsage], decided: set[CgroupId], at_ns: int, config: Config) -> list[Action]:
@@ -357,61 +367,6 @@ def _next_ns(
     due_ns = min([_due_ns(pod, stretches[pod.cgroup], sample.at_ns, config) for _, pod in paused])
     wait_ns = max(due_ns - sample.at_ns, pace.fast_ns(sample))
     return min(pace.interval_ns(fill, sample, room), _PAUSED_LOOK_NS, wait_ns)
-
-
-def explain(state: State, sample: Sample, config: Config) -> tuple[Decision, tuple[Verdict, ...]]:
-    """Return one decision, and for every pod, in the policy's order, the action it implies and the reason."""
-    decision = decide(state, sample, config)
-    _, grants = _decide(state, sample, config, everyone=True)
-    done = {action.pod.cgroup: action for action in decision.actions}
-    places = {} if grants is None else {place.usage.pod.cgroup: place for place in grants.places}
-    order = {cgroup: number for number, cgroup in enumerate(places)}
-    verdicts = []
-    number = 0
-    for usage in sorted(rank(sample.pods), key=lambda usage: order.get(usage.pod.cgroup, -1)):
-        pod = usage.pod
-        stretch = decision.state.stretches.get(pod.cgroup)
-        place = places.get(pod.cgroup)
-        # The reserve policy may pause a new pod.
-        stoppable = pod.paused is not None or (place is not None and place.stoppable)
-        blocked = None if stoppable else hold.must_run(pod, stretch, sample.at_ns, config.hold)
-        is_candidate = blocked is None and (pod.paused is None if place is None else place.stoppable)
-        number += is_candidate
-        what, why = _words(pod, number, done.get(pod.cgroup), blocked, place, sample, config)
-        ranked = number if is_candidate else None
-        verdicts.append(Verdict(usage, ranked, what, why, place, pod.cgroup in done, blocked or ""))
-    return decision, tuple(verdicts)
-
-
-def _words(
-    pod: Pod,
-    number: int,
-    action: Action | None,
-    blocked: str | None,
-    place: Place | None,
-    sample: Sample,
-    config: Config,
-) -> tuple[str, str]:
-    """Return a pod's action or state in words, and the reason."""
-    numbers = "" if place is None else describe(place.need, place.basis, place.left)
-    match action:
-        case Pause(mechanism=mechanism, reason=reason):
-            return f"would pause ({mechanism})", reason
-        case Resume(reason=reason):
-            return "would resume", reason
-        case Freeze(reason=reason):
-            return "would freeze", reason
-        case Sacrifice(reason=reason):
-            return "would kill its containers", reason
-    if pod.paused is not None:
-        return f"stays paused {pod.paused.owner.by} ({pod.paused.reason})", numbers
-    if pod.unmade and pod.protected is None and blocked is not None:
-        return "waits", blocked
-    if blocked is not None:
-        return ("runs", blocked) if place is None else (f"runs, {blocked}", numbers)
-    if place is not None:
-        return "runs first" if place.first else "runs", numbers
-    return "runs", watermark.why_it_runs(number, sample, config)
 
 
 def _paused_since(usage: PodUsage) -> int:

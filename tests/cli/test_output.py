@@ -27,8 +27,8 @@ from cgpause.core.model import (
     Sample,
 )
 from cgpause.kernel.find_daemon import DaemonState
-from cgpause.policy.decide import Verdict
 from cgpause.policy.demand import Basis
+from cgpause.policy.explain import Verdict
 from cgpause.policy.serving import Place
 
 GIB = 1 << 30

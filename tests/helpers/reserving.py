@@ -19,7 +19,8 @@ from cgpause.core.model import (
     Sample,
     Workload,
 )
-from cgpause.policy.decide import Decision, State, decide, explain
+from cgpause.policy.decide import Decision, State, decide
+from cgpause.policy.explain import explain
 from cgpause.policy.growth import Growth, Growths
 from cgpause.policy.reserve import (
     ReserveState,

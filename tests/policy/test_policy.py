@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from cgpause.config.settings import Config, HoldConfig, WatermarkConfig
 from cgpause.core.model import Owner, Pause, Pod, PodUsage, Policy, Result, Resume, Sacrifice, Workload
-from cgpause.policy.decide import Decision, State, decide, explain, rank
+from cgpause.policy.decide import Decision, State, decide, rank
+from cgpause.policy.explain import explain
 from cgpause.policy.reserve import with_peaks
 from cgpause.policy.schedule import SLOW_NS
 

@@ -16,7 +16,8 @@ from cgpause.core.model import QosClass, Sample, Workload
 from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import MIB, Probe, SimPod
 from cgpause.policy import schedule
-from cgpause.policy.decide import Decision, State, explain
+from cgpause.policy.decide import Decision, State
+from cgpause.policy.explain import explain
 
 MAX_PAUSE_S, BATCH_MAX_PAUSE_S, MIN_RUN_S = 15.0, 60.0, 12.0
 HOLD = HoldConfig(max_pause_s=MAX_PAUSE_S, batch_max_pause_s=BATCH_MAX_PAUSE_S, min_run_s=MIN_RUN_S, settle_s=5)

@@ -27,8 +27,9 @@ from cgpause.core.model import (
     Workload,
 )
 from cgpause.offline.simulate.pods import MIB
-from cgpause.policy.decide import Decision, State, decide, explain
+from cgpause.policy.decide import Decision, State, decide
 from cgpause.policy.demand import ACTIVE_S, Terms, demand
+from cgpause.policy.explain import explain
 from cgpause.policy.reserve import observe
 from cgpause.policy.serving import Place
 

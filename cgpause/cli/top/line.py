@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from cgpause.cli.top.values import Levels
 from cgpause.config.settings import Config
 from cgpause.core.model import CgroupId, Policy, Sample
-from cgpause.policy.decide import Decision, Verdict
+from cgpause.policy.decide import Decision
+from cgpause.policy.explain import Verdict
 from cgpause.policy.reserve import room_bytes
 from cgpause.policy.serving import Place
 

@@ -33,7 +33,8 @@ from cgpause.pods.sampler import Sampler
 from cgpause.pods.tracked import TrackedPod, count_oom_kills
 from cgpause.pods.tree import PodTree
 from cgpause.policy import reserve
-from cgpause.policy.decide import State, Verdict, explain
+from cgpause.policy.decide import State
+from cgpause.policy.explain import Verdict, explain
 from cgpause.policy.growth import learn
 from cgpause.policy.kinds import Kinds
 from cgpause.policy.watermark import WatermarkState

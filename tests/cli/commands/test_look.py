@@ -29,7 +29,7 @@ from cgpause.config.settings import Config, HowPaused
 from cgpause.core.clock import now_ns
 from cgpause.core.model import CgroupId, Headroom, Owner, Pod, PodUsage, Policy, QosClass, Sample
 from cgpause.policy.decide import State
-from cgpause.policy.decide import explain as explain_decision
+from cgpause.policy.explain import explain as explain_decision
 
 
 def test_status_shows_each_pod_on_one_line(tree: FakeTree) -> None:
