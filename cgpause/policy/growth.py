@@ -10,7 +10,7 @@ Until the next reading, growth counts as anonymous memory; of a pod with more th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import NamedTuple
@@ -166,6 +166,8 @@ class _Interval:
     decay: float
     """Share of a rate that is kept over the interval."""
     weights: tuple[float, float, float]
+    ended: Container[CgroupId]
+    """Pods of which a container has ended: its highest use is in the sample."""
     peaks: list[tuple[str, int]] = field(default_factory=list)
     """New peaks with their workloads; `_next` adds to them."""
     given_back: int = 0
@@ -186,6 +188,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:
         noise=noise_bytes(sample.cpus),
         decay=0.5 ** (elapsed_ns / (HALF_LIFE_S * NS_PER_S)) if can_learn and not is_first else 1.0,
         weights=_weights(max(elapsed_ns, SHORTEST_NS)),
+        ended={end.cgroup for end in sample.ended},
     )
     moving: list[PodUsage] = []
     still: list[PodUsage | None] = []
@@ -325,12 +328,14 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
     elif used < top - large:
         restarted = pod.unmade or (pod.changed_at_ns > 0 and at_ns - pod.changed_at_ns < _NEW_NS)
         # A process that ends gives its memory back over several samples: only the first of these drops is a peak.
-        if pod.controller is not None and _is_peak(top, low, large, recorded=recorded):
+        is_peak = _is_peak(top, low, large, recorded=recorded)
+        recorded = not is_peak or pod.cgroup not in interval.ended
+        if is_peak and recorded and pod.controller is not None:
             interval.peaks.append((pod.controller, top))
         begins = begins or (restarted and used < was - large)
         interval.given_back += 0 if pod.workload is Workload.SERVICE else top - used
         base = top = low = used
-        low_ran_ns, excused, recorded = ran_ns, False, True
+        low_ran_ns, excused = ran_ns, False
     else:
         if used < low:
             low, low_ran_ns = used, ran_ns

@@ -47,7 +47,9 @@ def mib(growths: Growths) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "looks", [(), ((0, 10, JOB),), ((0, 10, JOB), (1000, 100, JOB))], ids=["unseen", "low", "high"]
+    "looks",
+    [(), ((0, 10, JOB),), ((0, 10, JOB), (1000, 40, JOB)), ((0, 10, JOB), (1000, 100, JOB))],
+    ids=["unseen", "begun", "halfway", "all"],
 )
 def test_a_container_that_ends_leaves_its_peak(looks: tuple[tuple[float, float, Pod], ...]) -> None:
     """The daemon may have slept meanwhile, and have seen nothing or only a part of its use."""

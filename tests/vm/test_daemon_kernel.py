@@ -205,7 +205,7 @@ def test_a_daemon_that_sleeps_learns_the_peaks_of_containers_that_end(node: Node
     node.wait_held("ends", 20)
     node.end("ends")
     node.resize("killed", 90)
-    wait_until(lambda: read_keyed(killed / "memory.events")["oom_kill"] == 1, "an OOM kill")
+    wait_until(lambda: read_keyed(killed / "memory.events")["oom_kill"] > 0, "an OOM kill")
     node.end("killed")
     time.sleep(5)
 
