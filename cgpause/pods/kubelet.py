@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import NoReturn
 
 from cgpause.core.clock import NS_PER_S
 from cgpause.kernel.processes import read_started_ns
@@ -33,20 +34,22 @@ class KubeletFlags:
     eviction_soft: str | None = None
 
     def files(self) -> list[str]:
-        """Return the configuration files that there are, in the order in which they are merged.
+        """Return the paths of the configuration files in the order in which kubelet merges them; one may be missing.
 
         Raises:
-            OSError: the folder cannot be listed.
+            OSError: the folder of the drop-in files, or one in it, cannot be listed.
         """
         main = [] if self.config is None else [self.config]
         if self.config_dir is None:
             return main
-        return main + [
-            os.path.join(folder, name)
-            for folder, _, names in sorted(os.walk(self.config_dir))
-            for name in sorted(names)
-            if name.endswith(".conf")
-        ]
+
+        def refuse(error: OSError) -> NoReturn:
+            raise error
+
+        # Name by name from the top, files and folders mixed (filepath.WalkDir in cmd/kubelet/app/server.go).
+        walk = os.walk(self.config_dir, onerror=refuse)
+        found = [os.path.join(folder, name) for folder, _, names in walk for name in names if name.endswith(".conf")]
+        return main + sorted(found, key=lambda path: path.split(os.sep))
 
 
 class KubeletProcess:
@@ -63,15 +66,20 @@ class KubeletProcess:
     def changed(self, at_ns: int) -> bool:
         """Return whether another kubelet runs than at the last call; look for one if the last one has ended."""
         before = self._found
-        is_there = before is not None and read_started_ns(before[0], self._proc) == before[1]
+        is_there = before is not None and self._started_ns(before[0]) == before[1]
         if is_there or at_ns < self._look_at_ns:
             return False
         pid = self._find()
-        if pid is None:  # between two kubelets the old one's flags count
+        started_ns = None if pid is None else self._started_ns(pid)
+        if pid is None or started_ns is None:  # between two kubelets the old one's flags count
             self._look_at_ns, self._rest_ns = at_ns + self._rest_ns, min(4 * self._rest_ns, _LONGEST_REST_NS)
             return False
-        self._found, self._rest_ns = (pid, read_started_ns(pid, self._proc)), _FIRST_REST_NS
+        self._found, self._rest_ns = (pid, started_ns), _FIRST_REST_NS
         return self._found != before
+
+    def _started_ns(self, pid: int) -> int | None:
+        """Return the start time of a process; None if it has ended."""
+        return read_started_ns(pid, self._proc) or None
 
     def flags(self) -> KubeletFlags:
         """Return the flags of the kubelet that was found; kubeadm's path without one."""

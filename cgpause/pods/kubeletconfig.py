@@ -30,6 +30,7 @@ _UNKNOWN_RATIO = 0.025
 """Largest share (0 to 1) of the capacity for the assumed default, if no configuration can be read: 100 MiB of 4 GiB."""
 _ASSUMED = "kubelet's eviction threshold is taken to be its default"
 _MAX_FILE_CHARS = _MIB
+_MERGE = "mergeDefaultEvictionSettings"
 _SIGNAL = "memory.available"
 
 _PERCENT = re.compile(r"\+?([0-9]{1,3}(?:\.[0-9]{0,20})?)%")
@@ -149,14 +150,14 @@ def parse_thresholds(*texts: str, hard_flag: str | None = None, soft_flag: str |
 
 
 def _parse(texts: Iterable[str], name: str) -> tuple[dict[str, str] | None, bool]:
-    """Return the entries of a map in the files, a later file wins, and whether defaults are merged."""
+    """Return the entries of a map in the files, and whether defaults are merged; of both a later file wins."""
     entries: dict[str, str] | None = None
     merged = False
     for text in texts:
         parse = _parse_json if text.lstrip().startswith("{") else _parse_yaml
         found, is_merged = parse(text, name)
         entries = entries if found is None else {**(entries or {}), **found}
-        merged = merged or is_merged
+        merged = merged if is_merged is None else is_merged
     return entries, merged
 
 
@@ -190,24 +191,27 @@ def _parse_threshold(text: str) -> Threshold:
     return Threshold(size_bytes=number * 10**exponent if exponent >= 0 else -(-number // 10**-exponent))
 
 
-def _parse_json(text: str, name: str) -> tuple[dict[str, str] | None, bool]:
+def _parse_json(text: str, name: str) -> tuple[dict[str, str] | None, bool | None]:
+    """Return the entries of a map, None without one, and whether defaults are merged, None if the file does not say."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as e:
         raise MalformedError(f"kubelet configuration ({type(e).__name__})", text[:60]) from e
     if not isinstance(document, dict):
         raise MalformedError("kubelet configuration", text[:60])
-    found = document.get(name)
+    found, merged = document.get(name), document.get(_MERGE)
+    merged = None if merged is None else merged is True
     if found is None:
-        return None, False
+        return None, merged
     if not isinstance(found, dict) or not all(isinstance(value, str | int) for value in found.values()):
         raise MalformedError(name, found)
-    return {key: str(value) for key, value in found.items()}, document.get("mergeDefaultEvictionSettings") is True
+    return {key: str(value) for key, value in found.items()}, merged
 
 
-def _parse_yaml(text: str, name: str) -> tuple[dict[str, str] | None, bool]:
+def _parse_yaml(text: str, name: str) -> tuple[dict[str, str] | None, bool | None]:
+    """Return the same as `_parse_json`."""
     top = _top_level(text)
-    merged = top.get("mergeDefaultEvictionSettings", [""])[0] == "true"
+    merged = top[_MERGE][0] == "true" if _MERGE in top else None
     block = top.get(name)
     if block is None:
         return None, merged

@@ -62,6 +62,16 @@ def test_a_kubelet_is_found_and_followed(tmp_path: Path) -> None:
     assert kubelet.flags() == KubeletFlags(None, eviction_hard="memory.available<1Gi")
 
 
+def test_a_kubelet_that_ends_during_the_look_is_none(tmp_path: Path) -> None:
+    """Its start time cannot be read then, nor that of its successor be told from it."""
+    put(tmp_path, 10, "kubelet", 7)
+    (tmp_path / "10/stat").unlink()
+    kubelet = KubeletProcess(str(tmp_path))
+    assert not kubelet.changed(0)
+    put(tmp_path, 10, "kubelet", 7)
+    assert kubelet.changed(10 * S)
+
+
 def test_without_a_kubelet_the_looks_become_rare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each one reads the name of every process of the node."""
     kubelet, looks = KubeletProcess(str(tmp_path)), []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -286,6 +287,23 @@ def test_a_soft_threshold_that_is_not_understood_costs_only_itself(caplog: pytes
             (Threshold(GIB), NONE),
             id="a-drop-in-with-another-signal",
         ),
+        pytest.param(
+            ["evictionHard: {pid.available: 5%}\n", '{"mergeDefaultEvictionSettings": true}'],
+            None,
+            None,
+            (DEFAULT, NONE),
+            id="a-drop-in-that-merges-the-defaults",
+        ),
+        pytest.param(
+            [
+                "mergeDefaultEvictionSettings: true\nevictionHard: {pid.available: 5%}\n",
+                "mergeDefaultEvictionSettings: false\n",
+            ],
+            None,
+            None,
+            (NONE, NONE),
+            id="a-drop-in-that-does-not-merge-them",
+        ),
     ],
 )
 def test_files_and_flags_are_combined_as_by_kubelet(
@@ -343,6 +361,18 @@ def test_drop_ins_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
     assert read_thresholds(KubeletFlags(None, str(tmp_path / "d"))) == (Threshold(500 * MIB), NONE)
     (tmp_path / "d/deeper/x.conf").unlink()
     assert read_thresholds(KubeletFlags(None, str(tmp_path / "d"))) == (Threshold(300 * MIB), NONE)
+
+
+def test_folders_and_files_of_drop_ins_are_in_one_order(tmp_path: Path) -> None:
+    (tmp_path / "20").mkdir()
+    for name in ("30.conf", "20/x.conf", "10.conf"):
+        (tmp_path / name).touch()
+    names = [os.path.relpath(path, tmp_path) for path in KubeletFlags(None, str(tmp_path)).files()]
+    assert names == ["10.conf", "20/x.conf", "30.conf"]
+
+
+def test_a_folder_of_drop_ins_that_is_missing_leaves_the_thresholds_unknown(tmp_path: Path) -> None:
+    assert read_thresholds(KubeletFlags(None, str(tmp_path / "none"))) is None
 
 
 def test_a_folder_in_place_of_the_file_is_no_trouble(tmp_path: Path) -> None:
