@@ -93,10 +93,9 @@ class Brake:
             self._open(kubepods)
         elif root is not None and not self._watch.on_high:
             self._watch.add_high(root.cgroup)
-        if not self._tree.config.memory_high.enabled:
-            self.release("switched off")
-        elif not self._may_pause():
-            self.release("no pod may be paused")  # also the value of an earlier daemon that was killed
+        unused = self._unused()
+        if unused is not None:
+            self.release(unused)  # also the value of an earlier daemon that was killed
 
     def apply(
         self,
@@ -116,18 +115,18 @@ class Brake:
         """
         if self._watch.degraded:
             self.answer_drift(at_ns)
-        root, config = self._root, self._tree.config.memory_high
+        root = self._root
         if root is None:
             return
         if current_bytes is None:
             root.level = None  # the next refresh finds the new kubepods root
             return
-        if not config.enabled or root.answered.is_given_up(at_ns) or at_ns < root.retry_at_ns:
+        if root.answered.is_given_up(at_ns) or at_ns < root.retry_at_ns:
             return
-        now = root.level
-        if not self._may_pause():
+        now, unused = root.level, self._unused()
+        if unused is not None:
             if now is not None or root.record is not None:  # the record stays after a release that failed
-                self.release("no pod may be paused")
+                self.release(unused)
             return
         try:
             self._count_trips(root, at_ns, tight=tight)
@@ -155,6 +154,12 @@ class Brake:
             root.level = None if now is None else replace(now, tripwire=False)
             root.retry_at_ns = at_ns + (_RETRY_NS if now is None else _SOON_NS)
             _complain(root, logging.WARNING, "memory.high not set", e)
+
+    def _unused(self) -> str | None:
+        """Return why the daemon leaves memory.high alone; None if it uses it."""
+        if not self._tree.config.memory_high.enabled:
+            return "switched off"
+        return None if self._may_pause() else "no pod may be paused"
 
     def _may_pause(self) -> bool:
         """Return False if every pod is protected: memory.high would then slow pods for a daemon that cannot help."""

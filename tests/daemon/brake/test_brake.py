@@ -228,6 +228,19 @@ def test_nobody_sleeps_where_the_node_is_the_tighter_limit(
     assert brake.sleep_ns(headroom) == (30 * S if sleeps else None)
 
 
+def test_a_release_that_failed_is_tried_again_when_it_is_switched_off(
+    brake: Brake, fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply(brake, 10)
+    tree.config = replace(tree.config, memory_high=replace(tree.config.memory_high, enabled=False))
+    with monkeypatch.context() as failing:
+        failing.setattr(Cgroup, "write", _refuse)
+        brake.follow()
+    assert in_force(fake) == TRIPWIRE
+    apply(brake, 10, at_s=2)
+    assert (in_force(fake), is_recorded(fake.kubepods)) == ("max", False)
+
+
 def test_nobody_sleeps_without_a_tripwire(brake: Brake, fake: FakeTree, watch: Watch) -> None:
     assert brake.sleep_ns(limited(10)) is None
     assert brake.sleep_ns(apply(brake, 80, tight=True)) is None
