@@ -456,6 +456,20 @@ def test_without_the_right_the_thread_says_so_once(
     assert "CAP_SYS_PTRACE" in line
 
 
+def test_a_bug_costs_only_the_words_of_the_pods_that_it_meets(
+    fake: FakeTree, start: Start, thread: WordsThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(thread, "_read", lambda *_: 1 / 0)
+    pod = fake.add_pod("web")
+    put(containers(pod)[1], start({"CGPAUSE": "protect"}))
+    with opened(fake, pod) as cgroup:
+        assert thread.ask(cgroup)
+        wait_until(lambda: "own words of pods not read" in caplog.text, "the error")
+        monkeypatch.undo()
+        assert thread.ask(cgroup)
+        wait_until(lambda: cgroup.id in thread.take(), "the word")
+
+
 def test_a_pod_that_has_gone_or_was_made_again_gets_no_word(fake: FakeTree, start: Start, thread: WordsThread) -> None:
     pod = fake.add_pod("web")
     put(containers(pod)[1], start({"CGPAUSE": "protect"}))
