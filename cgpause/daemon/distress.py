@@ -101,7 +101,7 @@ class Distress:
             try:
                 if unwatched:
                     children = frozenset(
-                        tracked.descendants(at_ns)  # listed every 10 s
+                        (name for name in tracked.descendants(at_ns) if "/" not in name)  # listed every 10 s
                         if paused is None
                         else (name for name, _ in tracked.cgroup.children())
                     )
