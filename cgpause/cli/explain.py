@@ -17,6 +17,7 @@ from cgpause.pods.tree import PodTree
 from cgpause.policy.decide import State
 from cgpause.policy.explain import Verdict, explain
 from cgpause.policy.growth import Growths, learn
+from cgpause.policy.peaks import Peaks
 from cgpause.policy.reserve import ReserveState
 from cgpause.policy.schedule import FAST_NS
 from cgpause.policy.watermark import WatermarkState
@@ -36,7 +37,7 @@ def decide_now(
     for tracked in tree.pods.values():
         tracked.pod = _with_record(tracked)
     tree.read_details(now_ns())
-    growths = Growths(peaks=peaks)
+    growths = Growths(peaks=Peaks(peaks))
     deadline = time.monotonic() + (watch_s if config.policy is Policy.RESERVE else 0)
     while time.monotonic() < deadline:
         growths = learn(growths, sampler.sample(now_ns()))

@@ -244,17 +244,17 @@ class Headroom:
 
 
 class Ended(NamedTuple):
-    """The highest use of a pod until one of its containers ended."""
+    """The end of a pod, or of one of its containers that the OOM killer ended."""
 
     cgroup: CgroupId
     controller: str
     """The pod's workload."""
     peak_bytes: int
-    """`memory.peak` of the pod, without the page cache that is left."""
-    killed: bool
-    """Whether the OOM killer ended it: then it needed more than its peak."""
-    before_bytes: int = 0
-    """`peak_bytes` of the pod when an earlier container of it ended; 0: none."""
+    """The pod's highest use up to then, without page cache; 0 if it is unknown."""
+    killed: bool = False
+    """Whether the OOM killer ended a container for want of memory on the node: it needed more than its peak."""
+    after_kill: bool = False
+    """Whether an earlier container of the pod was ended in this way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +278,7 @@ class Sample:
     limit_ooms: int = 0
     """Number of kills at the limit of kubepods that were seen so far; read once a second while memory is tight."""
     ended: tuple[Ended, ...] = ()
-    """The containers that have ended since the last sample with a decision."""
+    """The pods and killed containers that have ended since the last sample with a decision."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from cgpause.policy.schedule import OWN_SHARE, SLOW_NS, Schedule
 log = logging.getLogger(__name__)
 
 _YOUNG_NS = 60 * NS_PER_S
-"""Time after the start of a container in which the daemon does not sleep: the kernel would wake it for the last quarter
-of the memory, and by then two large pods are halfway to their peaks."""
+"""Time after the start or end of a container in which the daemon does not sleep: the kernel would wake it for the last
+quarter of the memory, and by then two large pods are halfway to their peaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,10 @@ class Intake:
             return None
         young_ns = max(at_ns - _YOUNG_NS, 0)
         for tracked in self.tree.pods.values():
+            pod = tracked.pod
+            is_young = pod.protected is None and pod.changed_at_ns > young_ns
             # No event reports that an operator's pause expires or that a damaged record can be repaired: stay awake.
-            if tracked.pod.paused is not None or tracked.damaged or tracked.pod.changed_at_ns > young_ns:
+            if is_young or pod.paused is not None or tracked.damaged:
                 return None
         return sleep_ns
 

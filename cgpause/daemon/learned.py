@@ -17,8 +17,8 @@ from itertools import islice
 
 from cgpause.core.errors import CgpauseError, printable
 from cgpause.kernel import wholefile
-from cgpause.policy.growth import KEPT_PEAKS, KEPT_WORKLOADS
 from cgpause.policy.kinds import KEPT as KEPT_KINDS
+from cgpause.policy.peaks import KEPT_PEAKS, KEPT_WORKLOADS
 
 _SCHEMA = 1
 _MAX_BYTES = 4 << 20

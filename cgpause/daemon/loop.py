@@ -98,7 +98,7 @@ class Loop:
             at_ns = max(at_ns, self.sample.at_ns)  # so that the figures reach up to this sample
         self.status.turn(at_ns, None if self._blind else self.headroom)
         self.intake.publisher.turn(at_ns)
-        self.saver.turn(at_ns, self.state.reserve.growths.peaks, self.intake.tree.classifier.kinds)
+        self.saver.turn(at_ns, self.state.reserve.growths.peaks.known, self.intake.tree.classifier.kinds)
 
     def _try_rest(self, at_ns: int) -> bool:
         """Read the headroom; if it alone shows that the last decision holds, plan the next sample and return True.

@@ -48,6 +48,7 @@ from cgpause.pods.words import WordsThread
 from cgpause.policy.decide import State
 from cgpause.policy.hold import must_end, paused_by_daemon
 from cgpause.policy.kinds import Kinds
+from cgpause.policy.peaks import Peaks
 from cgpause.policy.reserve import with_peaks
 from cgpause.telemetry.recorder import HistoryThread
 
@@ -101,7 +102,7 @@ class Daemon:
             sampler,
             Status(self._notifier, tree, actuator.counts),
             saver.Saver(options.learned_path, self._history, known),
-            State(reserve=with_peaks(known.peaks)),
+            State(reserve=with_peaks(Peaks(known.peaks))),
             release=lambda: self._resume_all("memory cannot be read", Result.BLIND),
         )
         self._stop = self._reload = False
@@ -215,7 +216,7 @@ class Daemon:
         self._root.unlock_for_daemon()
         # Wait for disks only now, after the daemon's pauses have ended.
         if not failed:
-            self._loop.saver.save(self._loop.state.reserve.growths.peaks, self._tree.classifier.kinds)
+            self._loop.saver.save(self._loop.state.reserve.growths.peaks.known, self._tree.classifier.kinds)
         if self._history is not None:
             self._history.close()
         held = [tracked.pod.paused for tracked in self._tree.pods.values()]

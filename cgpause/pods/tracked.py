@@ -124,10 +124,14 @@ class TrackedPod:
     """memory.current in bytes when memory.stat was last read."""
     stat_at_ns: int = 0
     """Time at which memory.stat is read again in any case."""
+    ooms: tuple[int, int] = (0, 0)
+    """`oom_kill` and `oom` in memory.events when a container last ended."""
     ended_bytes: int = 0
-    """The pod's highest use in bytes when a container last ended (`read_peak`)."""
-    ended_kills: int = 0
-    """Number of OOM kills at that time."""
+    """The pod's highest use in bytes when a container last ended."""
+    was_killed: bool = False
+    """Whether a container of it was killed for want of memory on the node."""
+    peak: Ended | None = None
+    """The pod's peak so far, for the time when it is gone; None if it is unknown."""
 
     def descendants(self, at_ns: int) -> tuple[str, ...]:
         """Return the cgroups below the pod; they are listed again every 10 s, and when `list_at_ns` was reset.
@@ -207,28 +211,50 @@ class TrackedPod:
         self.stat_bytes, self.stat_at_ns = current, at_ns + wait_s * NS_PER_S
         return reclaimable_bytes, parse_shmem(stat)
 
-    def read_peak(self) -> Ended | None:
-        """Return the pod's highest use; None if no container has ended with a higher one, or if it is unknown.
+    def count_kills(self) -> int:
+        """Return the number of OOM kills in the pod since the last call; 0 if some were at its own limit.
 
-        memory.peak is the highest memory.current since the pod was made, all its containers together (Linux 5.19). The
-        page cache of a container that has ended stays with its pod, so it is left out.
+        Raises:
+            CgroupGoneError, KernelReadError, MalformedError: memory.events cannot be read.
         """
-        controller, cgroup = self.pod.controller, self.cgroup
+        events = parse_flat_keyed(self.cgroup.read("memory.events"), "memory.events")
+        before, self.ooms = self.ooms, (events.get("oom_kill", 0), events.get("oom", 0))
+        return 0 if self.ooms[1] > before[1] else self.ooms[0] - before[0]
+
+    def note_end(self, at_ns: int) -> Ended | None:
+        """Take in that a container has ended; return its end if it was killed for want of memory on the node.
+
+        Otherwise the pod's peak waits in `peak` until the pod is gone: its other containers may need more.
+        """
+        controller, cgroup = self.pod.controller, self.cgroup.id
+        try:
+            killed, highest = self.count_kills() > 0, self._read_peak(at_ns)
+        except CgpauseError:
+            return None
         if controller is None:
             return None
-        try:
-            peak, kills = int(cgroup.read("memory.peak")), count_oom_kills(cgroup)
-            used = max(peak - parse_reclaimable(cgroup.read("memory.stat")), 0)
-        except (CgpauseError, ValueError):
-            return None
-        if self.usage is not None:
-            used = max(used, self.usage.used_bytes)
-        before, killed = self.ended_bytes, kills > self.ended_kills
-        self.ended_kills = kills
-        if used <= before:
-            return None
-        self.ended_bytes = used
-        return Ended(cgroup.id, controller, used, killed, before)
+        is_higher = highest > self.ended_bytes
+        self.ended_bytes = max(highest, self.ended_bytes)
+        if killed:
+            self.peak, self.was_killed = None, True
+            return Ended(cgroup, controller, highest if is_higher else 0, killed=True)
+        if is_higher:
+            self.peak = Ended(cgroup, controller, highest, after_kill=self.was_killed)
+        return None
+
+    def _read_peak(self, at_ns: int) -> int:
+        """Return the highest use of all containers together since the pod was made, in bytes; 0 if it is unknown.
+
+        It is memory.peak (Linux 5.19) without the page cache that is left: the cache of a container that has ended
+        stays with its pod. Where the kernel has reclaimed some of it (pgsteal), the use at the peak is unknown.
+        """
+        if not self.cgroup.has("memory.peak"):
+            return 0
+        stat = self.cgroup.read("memory.stat")
+        if parse_flat_keyed(stat, "memory.stat").get("pgsteal", 0):
+            return 0
+        used = max(int(self.cgroup.read("memory.peak")) - parse_reclaimable(stat), 0)
+        return used if self.usage is None or self.is_stat_due(at_ns) else max(used, self.usage.used_bytes)
 
     def settle(self, at_ns: int, hold: HoldConfig) -> None:
         """Spare a pod with new containers from pauses for SPARED_S, or for `settle_s` if that is shorter.

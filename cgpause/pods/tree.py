@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -63,7 +64,7 @@ class PodTree:
         self.names = Names({}, {})
         self.pods: dict[CgroupId, TrackedPod] = {}
         self.ended: list[Ended] = []
-        """The ends of containers for the next decision; its maker clears them."""
+        """The ends of pods and killed containers for the next decision; its maker clears them."""
         self.read_at_ns = 0
         """Time of the last `read_details`; 0: never."""
         self.classifier = Classifier(self.pods, kinds or Kinds())
@@ -104,6 +105,8 @@ class PodTree:
         for pod in gone:
             left = self.pods.pop(pod.cgroup)
             self.classifier.learn_from_end(left, at_ns)
+            if left.peak is not None:
+                self.ended.append(left.peak)
             left.close()
         new = [pod for key, pod in found.items() if key not in self.pods]
         if new or any(tracked.pod.name is None for tracked in self.pods.values()):
@@ -119,10 +122,13 @@ class PodTree:
                 self.update_facts(tracked, at_ns)
                 if tracked.kind.starting:  # a name that came late says which workload it is
                     self.classifier.heed_kinds(tracked, at_ns)
-        if self._refreshed:
-            for tracked in appeared:
+        for tracked in appeared:
+            if self._refreshed:
                 tracked.settle(at_ns, self.config.hold)
                 self.starts(tracked, at_ns)
+            else:
+                with suppress(CgpauseError):
+                    tracked.count_kills()  # those before the daemon
         self.take_words(at_ns)
         self.classifier.ask_who_listens(appeared, at_ns, at_once=len(appeared))
         self.classifier.ask_who_listens(self.pods.values(), at_ns)
@@ -201,7 +207,7 @@ class PodTree:
 
     def containers_changed(self, tracked: TrackedPod, at_ns: int, *, removed: bool) -> None:
         """Take in the start or end of a container; `removed` is whether one has ended. Spare the pod for a while."""
-        ended = tracked.read_peak() if removed else None
+        ended = tracked.note_end(at_ns) if removed else None
         if ended is not None:
             self.ended.append(ended)
         tracked.settle(at_ns, self.config.hold)

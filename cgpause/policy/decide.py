@@ -126,7 +126,7 @@ def see(state: State, sample: Sample, config: Config) -> Seen:
     learned = reserve.observe(state.reserve, sample)
     room = 0.0 if tight and state.stretches else reserve.left_bytes(learned, sample)  # not needed then, and slow
     # Growing pods may need more than there is: far from the limit too, the first pause may be due soon.
-    tight = tight or room <= 0
+    tight = tight or (room <= 0 and reserve.left_bytes(learned, sample, only_growing=True) <= 0)
     return Seen(fill, learned, _concerned(state, learned, sample), room, tight, care_bytes)
 
 

@@ -17,17 +17,18 @@ from cgpause.core.clock import NS_PER_S
 from cgpause.core.memory_units import mib
 from cgpause.core.model import CgroupId, Mechanism, Pod, PodUsage, QosClass, Workload
 from cgpause.policy.growth import LITTLE_PCT, Growth, large_bytes, noise_bytes
+from cgpause.policy.peaks import KNOWN_PEAKS
 
 HORIZON_S = 10.0
 """The growth of a pod that cannot be paused is reserved this far ahead, or until the pod can be paused."""
 ACTIVE_S = 30.0
 """A pod is growing if its rate takes LITTLE_PCT of the capacity within this time."""
-KNOWN_PEAKS = 8
-"""Number of a workload's peaks that predict more than its limit does; one is enough for a pod without a limit."""
 _BEYOND = 0.3
 """Share of the highest of n known peaks, divided by n + 1, that stays free beyond it: the chance that the next peak is
 the highest one is 1 / (n + 1). The simulated loads with pods without a limit (24 seeds of each) end in 69 kills with
 0.3, in 77 with 0.1, and with 0.5 in 68 after 2 % more time; in 1055 without control."""
+_FIRST_PCT = 8.0
+"""First memory of a pod, in percent of the capacity: in the bed `waiting` a new pod takes 4 % to 8 % at once."""
 OVERDUE_S = 20.0
 """Length of a pause after which the pod paused longest has headroom reserved: kubelet's second back-off. With 10 s
 the simulation has fewer restarts, but on a kernel jobs that mostly wait take up to half as long again."""
@@ -50,6 +51,7 @@ class Basis(StrEnum):
     PEAKS = "peaks of its workload"
     GROWTH = "as much again as it uses, for it has no limit"
     RATE = "its present pace"
+    FIRST = "its first memory"
     NOTHING = "nothing: it does not grow"
 
 
@@ -116,6 +118,9 @@ class Demand(NamedTuple):
     beyond: float
     """Memory that stays free for this pod beyond its worst demand while others run beside it. Above 0 only without a
     limit and with a known peak: the end of the pod's growth is known then, but not for certain."""
+    start: float
+    """Growth to reserve if the pod starts or resumes although its grant does not fit: its first memory. Above 0 only
+    for a pod with `beyond` while a CPU is idle: other pods may not start then."""
 
 
 def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms) -> Demand:
@@ -135,9 +140,10 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
         active = claim >= 4096 and expected + used - growth.low > terms.active_bytes
         if basis is _GROWTH:
             worst = expected = max(worst * (1 - terms.idle_share), need)
-    highest = max(peaks, default=0) if limit is None else 0
-    beyond = _BEYOND * highest / (len(peaks) + 1) if highest > used else 0.0
+    beyond = beyond_bytes(used, peaks) if limit is None else 0.0
     mean, variance = _growth(growth, terms, is_paused=is_paused, need=need, most=claim)
+    if beyond and growth.is_young() and not is_paused:
+        mean = max(mean, first_bytes(terms.capacity_bytes) - growth.surge())
     if active:
         granted = max(expected * terms.idle_share + worst * (1 - terms.idle_share), need)
         if not growth.excused:
@@ -179,6 +185,7 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
         paused_s * terms.idle_share,
         growth.excused,
         beyond,
+        max(first_bytes(terms.capacity_bytes), need) if beyond and terms.idle_share == 1 else 0.0,
     ))  # fmt: skip
 
 
@@ -201,7 +208,7 @@ def _amounts(growth: Growth, limit: int | None, peaks: tuple[int, ...]) -> tuple
     used = growth.used
     claim = _INFINITE if limit is None else max(limit - used, 0.0)
     higher = [peak - used for peak in peaks if peak > used]
-    if len(peaks) >= KNOWN_PEAKS or (limit is None and higher):
+    if higher if limit is None else len(peaks) >= KNOWN_PEAKS:
         again = max(growth.surge(), used >> 4)
         expected = sum(higher) / len(higher) if higher else again / 2
         worst = claim if limit is not None else max(higher, default=again)
@@ -211,6 +218,17 @@ def _amounts(growth: Growth, limit: int | None, peaks: tuple[int, ...]) -> tuple
     if growth.admitted:
         return claim, claim * _EXPECTED_SHARE, Basis.LIMIT
     return claim, max(limit * _NEWCOMER_SHARE - used, claim / 4), Basis.LIMIT
+
+
+def beyond_bytes(used: int, peaks: tuple[int, ...]) -> float:
+    """Return `Demand.beyond` of a pod without a limit."""
+    highest = max(peaks, default=0)
+    return _BEYOND * highest / (len(peaks) + 1) if highest > used else 0.0
+
+
+def first_bytes(capacity_bytes: int) -> float:
+    """Return the bytes that a new pod may take at once, before it can be paused."""
+    return capacity_bytes * _FIRST_PCT / 100
 
 
 def unbounded_bytes(growth: Growth, peaks: tuple[int, ...], reaction_s: float) -> float:

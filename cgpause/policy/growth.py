@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import CgroupId, Ended, Pod, PodUsage, Sample, Workload
+from cgpause.policy.peaks import Peaks
 
 HALF_LIFE_S = 10.0
 """Time in which a past growth rate is halved: it is expected again for a while."""
@@ -33,20 +34,15 @@ FORGOTTEN_RATE = 1024.0
 CHARGE_BATCH_BYTES = 64 * 4096
 """The kernel charges memory to a cgroup in batches of this size, one batch per CPU (32 pages before commit
 1813e51eece0, Linux 6.1)."""
-KEPT_PEAKS = 16
-"""Number of peaks remembered per workload."""
-KEPT_WORKLOADS = 1000
-"""Number of workloads with remembered peaks."""
+_LONGEST_NS = 3 * NS_PER_S
+"""Longest time between two samples after which a drop shows a peak: while the daemon slept, the use may have been much
+higher. `Sample.ended` has these peaks."""
 _NEW_NS = 5 * NS_PER_S
 """Time after a container's start or end in which a large drop counts as the end of a container, and makes the pod a
 newcomer. It can be an ordinary drop, too. If only drops since the last sample counted, simulated bursts would end in
 231 kills instead of 62 (3 seeds)."""
 LITTLE_PCT = 0.5
 """The smallest surge that is worth a pause, and the smallest peak of a container, in percent of the capacity."""
-_KILLED_FACTOR = 1.3
-"""Factor on the highest use of a killed container: it needed more than it had."""
-_ALIKE_SHIFT = 4
-"""Two highest uses are one and the same peak if they differ by at most 1/16 (2^-4): a sample may miss the top."""
 
 
 _new = tuple.__new__
@@ -95,8 +91,9 @@ class Growth(NamedTuple):
     """`flow` at the last reading of its page cache."""
     read_squares: float
     """`squares` at the last reading of its page cache."""
-    recorded: bool
-    """Whether its highest use so far was recorded as a peak, unless it has grown since `low`."""
+    recorded: int
+    """The peak that its last large drop left, in bytes; 0 if it left none. Once the pod has grown by more than a large
+    drop since `low`, its highest use is another peak."""
 
     def is_young(self) -> bool:
         """Return True if its containers have run for less than YOUNG_NS: they may yet take their first memory."""
@@ -124,17 +121,12 @@ class Growths:
     """Pods of the last sample that may take memory or are paused; all others stand still."""
     still: tuple[PodUsage | None, ...] = ()
     """The last sample's pods in its order, with None in the place of each pod that did not stand still."""
-    peaks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """The last peaks in bytes of each workload's pods, oldest first."""
+    peaks: Peaks = field(default_factory=Peaks)
     controllers: Mapping[CgroupId, str] = field(default_factory=dict)
     """The workload of each pod that has one."""
     given_back: int = 0
     """Bytes given back in the last sample, by large drops and by pods that are gone. Drops of services do not count:
     they come again and again."""
-
-    def peaks_of(self, pod: Pod) -> tuple[int, ...]:
-        """Return the known peaks of a pod's workload."""
-        return () if pod.controller is None else self.peaks.get(pod.controller, ())
 
 
 def noise_bytes(cpus: int) -> int:
@@ -167,10 +159,18 @@ class _Interval:
     """Share of a rate that is kept over the interval."""
     weights: tuple[float, float, float]
     ended: Container[CgroupId]
-    """Pods of which a container has ended: its highest use is in the sample."""
+    """Pods of which `sample.ended` has a peak: a drop of them leaves no other one."""
     peaks: list[tuple[str, int]] = field(default_factory=list)
-    """New peaks with their workloads; `_next` adds to them."""
+    """New peaks with their workloads; `record` adds to them."""
     given_back: int = 0
+
+    def record(self, pod: Pod, top: int) -> int:
+        """Take in the use before a pod's large drop; return its `Growth.recorded`."""
+        if pod.cgroup in self.ended:
+            return 0
+        if pod.controller is not None and self.elapsed_ns < _LONGEST_NS:
+            self.peaks.append((pod.controller, top))
+        return top
 
 
 def learn(growths: Growths, sample: Sample) -> Growths:
@@ -179,6 +179,8 @@ def learn(growths: Growths, sample: Sample) -> Growths:
     learned, find = dict(growths.pods), growths.pods.get
     elapsed_ns = at_ns - growths.at_ns
     can_learn, is_first = elapsed_ns >= SHORTEST_NS, not growths.at_ns
+    least = sample.headroom.capacity_bytes * LITTLE_PCT / 100
+    ends = [end for end in sample.ended if end.peak_bytes >= least or end.killed]  # not a sandbox, for example
     interval = _Interval(
         growths,
         sample,
@@ -188,7 +190,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:
         noise=noise_bytes(sample.cpus),
         decay=0.5 ** (elapsed_ns / (HALF_LIFE_S * NS_PER_S)) if can_learn and not is_first else 1.0,
         weights=_weights(max(elapsed_ns, SHORTEST_NS)),
-        ended={end.cgroup for end in sample.ended},
+        ended={end.cgroup for end in ends if end.peak_bytes},
     )
     moving: list[PodUsage] = []
     still: list[PodUsage | None] = []
@@ -213,22 +215,16 @@ def learn(growths: Growths, sample: Sample) -> Growths:
         if old.rate or pod.paused is not None or not old.admitted or old.excused or old.is_young():
             moving.append(usage)
     known = {**growths.controllers, **named} if named else growths.controllers
-    peaks = _with_peaks(growths.peaks, interval.peaks) if interval.peaks else growths.peaks
-    for end in sample.ended:
-        if end.peak_bytes < interval.capacity * LITTLE_PCT / 100:  # a sandbox, for example
-            continue
-        one = learned.get(end.cgroup)
-        peaks = _with_end(peaks, end, one)
-        if one is not None:
-            learned[end.cgroup] = one._replace(recorded=True, low=one.top)
+    peaks = growths.peaks.with_new(interval.peaks) if interval.peaks else growths.peaks
+    for end in ends:
+        peaks = _take_end(end, peaks, learned, interval)
     given_back = interval.given_back
     if len(learned) > len(pods):
         there = {pod.cgroup for _, pod in pods}
         gone = {key: learned.pop(key) for key in learned.keys() - there}
         given_back += sum(one.used for one in gone.values())
-        peaks = _with_peaks(
-            peaks, [(known[key], one.top) for key, one in gone.items() if _leaves(key, one, interval, known)]
-        )
+        left = [(known[key], one.top) for key, one in gone.items() if key in known and _has_new_peak(one, interval)]
+        peaks = peaks.with_new(left) if left else peaks
         known = {key: name for key, name in known.items() if key in there}
     return Growths(
         learned,
@@ -242,10 +238,22 @@ def learn(growths: Growths, sample: Sample) -> Growths:
     )
 
 
-def _leaves(key: CgroupId, one: Growth, interval: _Interval, known: Mapping[CgroupId, str]) -> bool:
-    """Return whether a pod that is gone leaves a peak that was not yet recorded."""
-    large = large_bytes(one.top, interval.capacity, interval.noise)
-    return key in known and _is_peak(one.top, one.low, large, recorded=one.recorded)
+def _take_end(end: Ended, peaks: Peaks, learned: dict[CgroupId, Growth], interval: _Interval) -> Peaks:
+    """Return the peaks after the end of a pod or container; mark its growth in `learned` as recorded."""
+    one = learned.get(end.cgroup)
+    if one is None:
+        return peaks.with_end(end, 0, interval.capacity) if end.peak_bytes else peaks
+    is_new = _has_new_peak(one, interval)
+    seen = 0 if is_new else one.recorded
+    if not end.peak_bytes:
+        end = end._replace(peak_bytes=one.top if is_new else seen)
+    learned[end.cgroup] = one._replace(recorded=end.peak_bytes, low=one.top)
+    return peaks.with_end(end, seen, interval.capacity)
+
+
+def _has_new_peak(one: Growth, interval: _Interval) -> bool:
+    """Return whether a pod's highest use since its last large drop is a peak that was not yet recorded."""
+    return _is_new_peak(one.top, one.low, large_bytes(one.top, interval.capacity, interval.noise), one.recorded)
 
 
 def _begin(usage: PodUsage, at_ns: int, *, is_first: bool) -> Growth:
@@ -274,7 +282,7 @@ def _begin(usage: PodUsage, at_ns: int, *, is_first: bool) -> Growth:
         squares=0.0,
         read_flow=0.0,
         read_squares=0.0,
-        recorded=False,
+        recorded=0,
     )
 
 
@@ -328,10 +336,8 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
     elif used < top - large:
         restarted = pod.unmade or (pod.changed_at_ns > 0 and at_ns - pod.changed_at_ns < _NEW_NS)
         # A process that ends gives its memory back over several samples: only the first of these drops is a peak.
-        is_peak = _is_peak(top, low, large, recorded=recorded)
-        recorded = not is_peak or pod.cgroup not in interval.ended
-        if is_peak and recorded and pod.controller is not None:
-            interval.peaks.append((pod.controller, top))
+        if _is_new_peak(top, low, large, recorded):
+            recorded = interval.record(pod, top)
         begins = begins or (restarted and used < was - large)
         interval.given_back += 0 if pod.workload is Workload.SERVICE else top - used
         base = top = low = used
@@ -401,30 +407,8 @@ def _reread(
     return _remembered(rate), flow, squares, grew
 
 
-def _is_peak(top: int, low: int, large: int, *, recorded: bool) -> bool:
-    """Return whether the highest use since the last large drop is a peak that was not yet recorded."""
+def _is_new_peak(top: int, low: int, large: int, recorded: int) -> bool:
     return not recorded or top > low + large
-
-
-def _with_end(known: Mapping[str, tuple[int, ...]], end: Ended, growth: Growth | None) -> dict[str, tuple[int, ...]]:
-    """Return the known peaks with that of a container that has ended, in place of the pod's earlier one.
-
-    A sample may have seen the container's memory go, and taken its highest use for a peak: this one replaces it, too.
-    The highest use of a killed container counts only if no higher peak is known, and with _KILLED_FACTOR.
-    """
-    peaks, peak, before = list(known.get(end.controller, ())), end.peak_bytes, end.before_bytes
-    if before:
-        _remove_last(peaks, [one for one in peaks if one in (before, int(before * _KILLED_FACTOR))])
-    if growth is not None and growth.recorded:
-        _remove_last(peaks, [one for one in peaks if 0 <= peak - one <= peak >> _ALIKE_SHIFT])
-    new = [] if end.killed and max(peaks, default=0) > peak else [int(peak * _KILLED_FACTOR) if end.killed else peak]
-    return _with_peaks({**known, end.controller: tuple(peaks)}, [(end.controller, one) for one in new])
-
-
-def _remove_last(peaks: list[int], found: list[int]) -> None:
-    """Remove from `peaks` the last of the peaks that were found in it, if any."""
-    if found:
-        del peaks[len(peaks) - 1 - peaks[::-1].index(found[-1])]
 
 
 def _weights(elapsed_ns: int) -> tuple[float, float, float]:
@@ -442,13 +426,3 @@ def _average(flow: float, squares: float, grown: int, weights: tuple[float, floa
     kept, share, steps = weights
     by_second = share * grown
     return kept * flow + by_second, kept * squares + by_second * grown / steps
-
-
-def _with_peaks(known: Mapping[str, tuple[int, ...]], new: list[tuple[str, int]]) -> dict[str, tuple[int, ...]]:
-    """Return the known peaks with `new` added; beyond KEPT_WORKLOADS, drop the workloads updated longest ago."""
-    peaks = dict(known)
-    for controller, peak in new:
-        peaks[controller] = (*peaks.pop(controller, ()), peak)[-KEPT_PEAKS:]
-    while len(peaks) > KEPT_WORKLOADS:
-        del peaks[next(iter(peaks))]
-    return peaks

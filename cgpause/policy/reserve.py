@@ -32,8 +32,10 @@ from cgpause.core.clock import NS_PER_S
 from cgpause.core.memory_units import mib
 from cgpause.core.model import Action, CgroupId, Freeze, Pause, PodUsage, Resume, Sample
 from cgpause.policy.demand import (
+    ACTIVE_S,
     Demand,
     Terms,
+    beyond_bytes,
     demand,
     describe,
     grown_bytes,
@@ -42,7 +44,8 @@ from cgpause.policy.demand import (
     reserved_bytes,
     unbounded_bytes,
 )
-from cgpause.policy.growth import Growth, Growths, learn
+from cgpause.policy.growth import LITTLE_PCT, Growth, Growths, learn
+from cgpause.policy.peaks import Peaks
 from cgpause.policy.sacrifice import UNSAFE_S, choose, freed_bytes, without_effect
 from cgpause.policy.schedule import fast_ns
 from cgpause.policy.serving import SPARE, Place, place_of, serve
@@ -114,7 +117,7 @@ class ReserveStep:
     grants: Grants
 
 
-def with_peaks(peaks: Mapping[str, tuple[int, ...]]) -> ReserveState:
+def with_peaks(peaks: Peaks) -> ReserveState:
     """Return a state that remembers the peaks of workloads and nothing else."""
     return ReserveState(Growths(peaks=peaks))
 
@@ -136,24 +139,28 @@ def observe(state: ReserveState, sample: Sample) -> ReserveState:
     )
 
 
-def left_bytes(state: ReserveState, sample: Sample) -> float:
+def left_bytes(state: ReserveState, sample: Sample, *, only_growing: bool = False) -> float:
     """Return the headroom left if every moving pod takes its worst demand, in bytes; above 0 no pod has to be paused.
 
-    Pods that stand still and pods in which no program runs count as taking nothing.
+    Pods that stand still and pods in which no program runs count as taking nothing. With `only_growing`, pods that
+    hardly grow do not count either: it may be minutes until they need their memory.
     """
     reaction = reaction_s(state.late_s, sample)
     growths = state.growths
     left = room_bytes(sample)
+    beyond, least = 0.0, sample.headroom.capacity_bytes * LITTLE_PCT / 100 / ACTIVE_S
     for usage in growths.moving:
         pod, growth = usage.pod, growths.pods[usage.pod.cgroup]
-        if pod.unmade:
+        if pod.unmade or (only_growing and growth.rate < least and growth.admitted and not growth.is_young()):
             continue
         limit = pod.memory_max_bytes
         if limit is None:
-            left -= unbounded_bytes(growth, growths.peaks_of(pod), reaction)
+            peaks = growths.peaks.of(pod)
+            left -= unbounded_bytes(growth, peaks, reaction)
+            beyond = max(beyond, beyond_bytes(growth.used, peaks))
         else:
             left -= max(limit - growth.used, 0)
-    return left
+    return left - beyond
 
 
 def admit_all(state: ReserveState) -> ReserveState:
@@ -181,7 +188,7 @@ def step(
     """
     everyone = everyone or config.reserve.sacrifice
     capacity, growths = sample.headroom.capacity_bytes, state.growths
-    of, peaks_of, terms = growths.pods, growths.peaks_of, _terms(state, sample)
+    of, peaks_of, terms = growths.pods, growths.peaks.of, _terms(state, sample)
     room = left = room_bytes(sample)
     places: list[Place] = []
     for usage, seconds in unstoppable:

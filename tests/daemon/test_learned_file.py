@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from cgpause.core.paths import LEARNED_FILE
 from cgpause.daemon.learned import Learned, LearnedError, decode, encode, read, write
-from cgpause.policy.growth import KEPT_PEAKS, KEPT_WORKLOADS
 from cgpause.policy.kinds import KEPT, Kinds
+from cgpause.policy.peaks import KEPT_PEAKS, KEPT_WORKLOADS
 
 KNOWN = Learned({"default/job": (5, 7), "a/b": (1,)}, {"default/web": True, "default/job": False, "x/y": None})
 GOOD: dict[str, Any] = {"schema": 1, "peaks": {"default/job": [5]}, "kinds": {"default/web": "service"}}

@@ -14,7 +14,6 @@ from cgpause.core.model import CgroupId, Mechanism, Owner, Pod, PodUsage, QosCla
 from cgpause.policy.demand import (
     ACTIVE_S,
     HORIZON_S,
-    KNOWN_PEAKS,
     OVERDUE_S,
     Basis,
     Demand,
@@ -29,6 +28,7 @@ from cgpause.policy.demand import (
     unbounded_bytes,
 )
 from cgpause.policy.growth import Growth
+from cgpause.policy.peaks import KNOWN_PEAKS
 
 CAPACITY = 1000 * MIB
 ACTIVE = 5 * MIB
@@ -111,6 +111,17 @@ def test_the_fewer_peaks_are_known_the_more_stays_free_beyond_them(
     limit: float | None, peaks: tuple[float, ...], beyond: float
 ) -> None:
     assert mib(asked(growing(100), limit, peaks=peaks).beyond) == beyond
+
+
+def test_a_young_pod_with_a_known_peak_has_its_first_memory_reserved() -> None:
+    """It starts beside others, and a decision later it has not yet taken what it will take at once."""
+    young = {"started_ns": 1, "ran_ns": S, "low": 0}
+    assert mib(asked(growing(10, **young), None, peaks=(400,)).mean) == 70, "80 are 8 % of the capacity"
+    assert mib(asked(growing(79, **young), None, peaks=(400,)).mean) < 80 - 70
+    assert mib(asked(growing(10, **{**young, "ran_ns": 2 * S}), None, peaks=(400,)).mean) < 10
+    assert mib(asked(growing(10, **young), None, peaks=(400,)).start) == 80
+    assert asked(growing(10, **young), None, peaks=(400,), terms=BUSY).start == 0
+    assert asked(growing(10, **young), None).start == 0
 
 
 def test_the_growth_of_a_pod_with_a_known_peak_is_not_reserved_far_ahead() -> None:

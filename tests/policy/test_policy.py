@@ -15,6 +15,7 @@ from cgpause.config.settings import Config, HoldConfig, WatermarkConfig
 from cgpause.core.model import Owner, Pause, Pod, PodUsage, Policy, Result, Resume, Sacrifice, Workload
 from cgpause.policy.decide import Decision, State, decide, rank
 from cgpause.policy.explain import explain
+from cgpause.policy.peaks import Peaks
 from cgpause.policy.reserve import with_peaks
 from cgpause.policy.schedule import SLOW_NS
 
@@ -362,5 +363,5 @@ def test_a_policy_that_learns_no_peaks_keeps_those_that_are_known(used_pct: floa
     node = Node(WATERMARK)
     node.add(pod("a"))
     known = {"default/job": (1, 2)}
-    decision = decide(State(reserve=with_peaks(known)), node.sample(used_pct), WATERMARK)
-    assert decision.state.reserve.growths.peaks == known
+    decision = decide(State(reserve=with_peaks(Peaks(known))), node.sample(used_pct), WATERMARK)
+    assert decision.state.reserve.growths.peaks.known == known

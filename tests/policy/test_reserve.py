@@ -25,6 +25,7 @@ from cgpause.core.model import (
     Workload,
 )
 from cgpause.policy.decide import State, decide
+from cgpause.policy.peaks import Peaks
 from cgpause.policy.reserve import (
     admit_all,
     left_bytes,
@@ -42,7 +43,7 @@ from cgpause.policy.reserve import (
         pytest.param({"claim": 40, "rate": 1}, 40, id="limit"),
         pytest.param({"rate": 1}, 300, id="no-limit"),
         pytest.param({"rate": 4000}, 400, id="no-limit-and-fast"),
-        pytest.param({"rate": 1, "controller": "default/job"}, 50, id="a-known-peak"),
+        pytest.param({"rate": 1, "controller": "default/job"}, 102.5, id="a-known-peak"),
         pytest.param({"rate": 1, "controller": "default/other"}, 300, id="another-workload's-peak"),
         pytest.param({"rate": 1, "controller": "default/job", "claim": 40}, 40, id="limit-and-peak"),
         pytest.param({"claim": 40, "known": {"admitted": False}}, 40, id="newcomer"),
@@ -52,7 +53,7 @@ def test_what_is_left_if_every_pod_takes_all_it_may(facts: dict[str, Any], taken
     node = Node(free=510).add("a", 300, **facts)
     sample = node.sample()
     known = node.state().reserve
-    known = replace(known, growths=replace(known.growths, peaks={"default/job": (350 * MIB,)}))
+    known = replace(known, growths=replace(known.growths, peaks=Peaks({"default/job": (350 * MIB,)})))
     assert left_bytes(observe(known, sample), sample) == (500 - taken) * MIB
 
 

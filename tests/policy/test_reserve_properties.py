@@ -30,6 +30,7 @@ from cgpause.offline.simulate.pods import MIB
 from cgpause.policy.decide import Decision, State, decide
 from cgpause.policy.demand import ACTIVE_S, Terms, demand
 from cgpause.policy.explain import explain
+from cgpause.policy.peaks import Peaks
 from cgpause.policy.reserve import observe
 from cgpause.policy.serving import Place
 
@@ -169,7 +170,7 @@ def moments(draw: st.DrawFn) -> Moment:
     known = {name: tuple(draw(st.lists(st.integers(1, 400 * MIB), max_size=16))) for name in ("default/a", "default/b")}
     memory = replace(
         state.reserve,
-        growths=replace(state.reserve.growths, peaks=known),
+        growths=replace(state.reserve.growths, peaks=Peaks(known)),
         late_s=0.0,
         cost_s=draw(st.sampled_from([0.0, 0.0, 25.0, 100.0])),
         nearest=draw(st.none() | st.sampled_from([one.usage.pod.cgroup for one in drawn])),
@@ -241,7 +242,7 @@ def is_active(moment: Moment, place: Place) -> bool:
     """Return True if the pod's demand is large enough to matter on this node; see `Demand.active`."""
     _, pod = place.usage
     reserve_state = observe(moment.state.reserve, moment.sample)
-    peaks = reserve_state.growths.peaks.get(pod.controller or "", ())
+    peaks = reserve_state.growths.peaks.of(pod)
     terms = Terms(START_NS, moment.sample.headroom.capacity_bytes, 0.1, 2, min(moment.sample.idle_cpus, 1.0))
     return demand(place.usage, reserve_state.growths.pods[pod.cgroup], peaks, terms).active
 

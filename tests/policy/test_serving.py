@@ -55,6 +55,7 @@ def want(
         cost_s=0.0,
         excused=False,
         beyond=0.0,
+        start=0.0,
     )
     return still._replace(**facts)  # type: ignore[arg-type]
 
@@ -167,26 +168,28 @@ def test_needs_within_noise_run_always() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "beyond", "spare", "runs"),
+    ("left", "start", "runs"),
     [
-        pytest.param(200, 20, 0.0, "Ab", id="an-idle-cpu"),
-        pytest.param(200, 20, 0.25, "A", id="no-idle-cpu"),
-        pytest.param(200, 0, 0.0, "A", id="a-limit-or-no-peak"),
-        pytest.param(199.9, 20, 0.0, "A", id="too-little-for-its-first-memory"),
+        pytest.param(200, 80, "Ab", id="fits"),
+        pytest.param(200, 0, "A", id="no-idle-cpu-or-no-peak"),
+        pytest.param(199.9, 80, "A", id="too-little-for-its-first-memory"),
     ],
 )
 def test_while_a_cpu_is_idle_a_pod_with_a_known_peak_begins_beside_the_first_one(
-    left: float, beyond: float, spare: float, runs: str
+    left: float, start: float, runs: str
 ) -> None:
-    """80 MiB are 8 margins; the first pod keeps its worst demand and what may come beyond it."""
+    """The first pod keeps its worst demand and what may come beyond it."""
     first = want("a", 100, beyond=20 * MIB)
-    second = want("b", 150, newcomer=True, beyond=beyond * MIB)._replace(mean=150.0 * MIB)
-    places = served(left, first, second, spare=spare).places
+    second = want("b", 150, newcomer=True, start=start * MIB)._replace(mean=150.0 * MIB)
+    places = served(left, first, second).places
     assert "".join(p.usage.pod.uid.upper() if p.first else p.usage.pod.uid for p in places if p.runs) == runs
 
 
 def test_two_of_them_do_not_begin_at_once() -> None:
-    a, b, c = (want(name, 400, newcomer=name != "a", beyond=20 * MIB)._replace(mean=400.0 * MIB) for name in "abc")
+    a, b, c = (
+        want(name, 400, newcomer=name != "a", beyond=20 * MIB, start=80 * MIB)._replace(mean=400.0 * MIB)
+        for name in "abc"
+    )
     assert running(400 + 20 + 80, a, b, c) == "Ab"
     assert running(400 + 20 + 160, a, b, c) == "Abc"
 

@@ -37,6 +37,7 @@ from cgpause.policy.decide import State
 from cgpause.policy.explain import Verdict, explain
 from cgpause.policy.growth import learn
 from cgpause.policy.kinds import Kinds
+from cgpause.policy.peaks import Peaks
 from cgpause.policy.watermark import WatermarkState
 
 _REFRESH_NS = 2 * NS_PER_S
@@ -81,7 +82,7 @@ class Reader:
         self._sampler = Sampler(self.tree)
         self._cpus: dict[CgroupId, _CpuUse] = {}
         self._kept = Kept(history)
-        self._state = State(reserve=reserve.with_peaks(known.peaks))
+        self._state = State(reserve=reserve.with_peaks(Peaks(known.peaks)))
         self._growths = self._state.reserve.growths
         self._tight = True
         self._details_at_ns = 0

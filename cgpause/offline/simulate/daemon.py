@@ -367,17 +367,20 @@ class SimDaemon:
 
         self._engine.at(now_s + _SCAN_S, notice)
 
-    def ended(self, pod: SimPod, *, killed: bool) -> None:
-        """Take in the end of a container."""
+    def ended(self, pod: SimPod, *, killed: bool = False) -> None:
+        """Take in the end of a pod, or of a container that was killed for want of memory on the node."""
         facts = pod.facts
-        if facts is not None and facts.controller is not None and pod.peak_bytes > pod.told_bytes:
-            before, pod.told_bytes = int(pod.told_bytes), pod.peak_bytes
-            self._ended.append(Ended(facts.cgroup, facts.controller, int(pod.peak_bytes), killed, before))
+        if facts is not None and facts.controller is not None:
+            peak = int(pod.peak_bytes) if pod.peak_bytes > pod.told_bytes else 0
+            pod.told_bytes = pod.peak_bytes
+            if killed or peak:
+                after_kill = pod.oom_kills > 0 and not killed
+                self._ended.append(Ended(facts.cgroup, facts.controller, peak, killed, after_kill))
 
     def finish(self, pod: SimPod) -> None:
         """Take in the end of a pod (`Classifier.learn_from_end`)."""
         self._quiet = None
-        self.ended(pod, killed=False)
+        self.ended(pod)
         if pod.workload is not Workload.BATCH or pod.facts is None:
             return
         name = pod.facts.controller

@@ -195,8 +195,8 @@ class SimNode:
             self._probe_at(pod, pod.probe, self.now_s + first_s)
         self.engine.next_step(pod)
 
-    def kill(self, pod: SimPod, why: str) -> None:
-        """Kill a container; it restarts after the back-off."""
+    def kill(self, pod: SimPod, why: str, *, starved: bool = False) -> None:
+        """Kill a container, `starved` if for want of memory on the node; it restarts after the back-off."""
         pod.steps = None
         pod.epoch += 1
         self.engine.drop(pod)
@@ -207,7 +207,8 @@ class SimNode:
         epoch = pod.epoch
         if pod.facts is not None:
             pod.facts = replace(pod.facts, unmade=True)
-        self.engine.at(self.now_s + _REMOVE_S * self._random.random(), lambda: self._removed(pod, why))
+        remove_s = _REMOVE_S * pod.backoff.scale * self._random.random()
+        self.engine.at(self.now_s + remove_s, lambda: self._removed(pod, why, starved=starved))
         backoff_s = pod.backoff.after_kill(ran_s)
         pod.waiting_s += backoff_s
 
@@ -217,10 +218,11 @@ class SimNode:
 
         self.engine.at(self.now_s + backoff_s, make)
 
-    def _removed(self, pod: SimPod, why: str) -> None:
+    def _removed(self, pod: SimPod, why: str, *, starved: bool) -> None:
         """Let the daemon see that a killed container is gone."""
         if self.daemon is not None and pod.facts is not None:
-            self.daemon.ended(pod, killed=True)
+            if starved:
+                self.daemon.ended(pod, killed=True)
             self._containers_changed(pod, why)
 
     def _stop(self, pod: SimPod) -> float:
@@ -314,7 +316,7 @@ class SimNode:
         """Kill the container with the highest badness."""
         victim = max((pod for pod in self.pods if self.engine.held(pod) > 0), key=self._badness)
         victim.oom_kills += 1
-        self.kill(victim, "a process in it was OOM-killed")
+        self.kill(victim, "a process in it was OOM-killed", starved=True)
 
     def _badness(self, pod: SimPod) -> float:
         """Return oom_badness() in bytes."""
