@@ -79,7 +79,7 @@ def rule(verdict: Verdict, sample: Sample, config: Config) -> str:
         )
     if place.first:
         return "all that it may take is reserved for it, so that one pod can always reach its peak and give memory back"
-    if place.need <= place.noise:
+    if place.need <= place.large_drop:
         return "runs: it does not grow, so that a pause would free nothing"
     if paused is not None:
         return (

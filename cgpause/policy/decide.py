@@ -34,7 +34,8 @@ from cgpause.policy.schedule import Quiet
 
 _MEMORY_CURRENT = itemgetter(0)
 _PAUSED_LOOK_NS = NS_PER_S
-"""Longest sampling interval while a pod is paused: its termination does not wait for memory."""
+"""Longest time between two readings of all pods while memory is tight or a pod is paused. A paused pod can get SIGTERM
+at any time, whatever the headroom, and only a decision looks for it."""
 _FAR_LOOK_NS = 60 * NS_PER_S
 """Longest time between two readings of all pods while memory is not tight."""
 _FAR_PCT = 10.0
@@ -63,9 +64,10 @@ class Decision:
     actions: tuple[Action, ...]
     next_sample_ns: int
     tight: bool
-    """Whether a pod is paused or may be soon: the daemon then samples often, knows each pod and sets the brake."""
+    """Whether a pod is paused or may have to be soon. Then the daemon samples often, reads the facts of each pod again
+    and again (limits, sockets, page cache), and sets memory.high of kubepods to the airbag."""
     care_bytes: int
-    """`Headroom.available_bytes` below which memory is tight, in bytes."""
+    """`Headroom.available_bytes` below which memory is tight in any case, in bytes."""
     quiet: Quiet | None = None
     """Time and headroom within which the next decision would pause no pod; None if unknown."""
 
@@ -110,7 +112,8 @@ class Seen(NamedTuple):
     pods: tuple[PodUsage, ...]
     """Pods on which the policy can act."""
     room: float
-    """Headroom left if every growing pod takes its worst demand, in bytes; under `watermark` up to the upper mark."""
+    """Headroom left if every moving pod takes its worst demand, in bytes; under `watermark` up to the upper mark. 0 if
+    it is not needed: memory is tight, and pods were paused lately."""
     tight: bool
     care_bytes: int
 
@@ -131,14 +134,15 @@ def see(state: State, sample: Sample, config: Config) -> Seen:
 
 
 def _leave_all(seen: Seen, sample: Sample, config: Config) -> Decision:
-    """Return the decision to do nothing."""
+    """Return the decision without actions. It admits all new pods, and forgets the cost of pauses and the first pod."""
     next_ns = _next_ns(seen.fill, sample, seen.room, [], {}, config)
     learned = reserve.admit_all(replace(seen.reserve, unsafe_since_ns=None, nearest=None, cost_s=0.0))
     quiet = None
     if config.policy is Policy.RESERVE:
         quiet = _quiet(seen.room, [], {}, sample, next_ns, config)
         if not seen.tight:
-            # As while the daemon sleeps: growth far from the limit says little about growth near it.
+            # Far from the limit, growth says little about growth near it: read the pods once a minute, or sooner if
+            # use has grown by _FAR_PCT.
             available, capacity = sample.headroom.available_bytes, sample.headroom.capacity_bytes
             low = max(quiet.low_bytes, seen.care_bytes, available - capacity * _FAR_PCT / 100)
             quiet = Quiet(low, math.inf, sample.at_ns + _FAR_LOOK_NS, next_ns)
@@ -176,7 +180,7 @@ def decide_on_all(
         after = State(stretches, watermark_state, reserve.with_peaks(state.reserve.growths.peaks), seen.fill)
     late = _freezes(parts.paused, {action.pod.cgroup for action in chosen}, at_ns, config)
     actions = (*parts.ended, *late, *chosen)
-    _mark_released(stretches, actions, parts.turn)
+    _mark_resumed(stretches, actions, parts.turn)
     next_ns = _next_ns(seen.fill, sample, room, parts.paused, stretches, config)
     # If one pod runs alone, there is no other to pause; if several run, each sample may pause one of them.
     runs_alone = len(parts.candidates) + len(parts.unstoppable) <= 1
@@ -198,17 +202,17 @@ def _by_watermark(
     )
 
 
-def _mark_released(stretches: dict[CgroupId, hold.Stretch], actions: tuple[Action, ...], turn: CgroupId | None) -> None:
+def _mark_resumed(stretches: dict[CgroupId, hold.Stretch], actions: tuple[Action, ...], turn: CgroupId | None) -> None:
     """Mark the stretches of the pods that `actions` resume; `turn` is the pod whose turn begins.
 
-    A resume for distress does not count as `released`, so `hold.follow` takes the pod's budget as spent. The pod then
-    runs for min_run_s: through its termination, or until a killed process has freed its memory.
+    A resume for distress does not count as `resumed_by_policy`, so `hold.follow` takes the pod's budget as spent. The
+    pod then runs for min_run_s: through its termination, or until a killed process has freed its memory.
     """
     for action in actions:
         cgroup = action.pod.cgroup
-        is_released = not isinstance(action, Pause | Freeze) and action.pod.distress is None
-        if is_released and cgroup in stretches:
-            stretches[cgroup] = replace(stretches[cgroup], released=True, turn=cgroup == turn)
+        is_resumed = not isinstance(action, Pause | Freeze) and action.pod.distress is None
+        if is_resumed and cgroup in stretches:
+            stretches[cgroup] = replace(stretches[cgroup], resumed_by_policy=True, turn=cgroup == turn)
 
 
 def _freezes(paused: list[PodUsage], decided: set[CgroupId], at_ns: int, config: Config) -> list[Action]:
@@ -240,9 +244,10 @@ def _quiet(
     next_ns: int,
     config: Config,
 ) -> Quiet:
-    """Return the bounds within which the next decision would pause no running pod, after one without actions.
+    """Return the bounds of the headroom within which the next decision would pause no pod; for one without actions.
 
-    It might resume a paused pod, so they last for a second at most.
+    The lower bound keeps half of `left_bytes`. The next decision might resume a paused pod, so the bounds last for a
+    second at most, and not beyond the next resume or freeze that is due.
     """
     available, capacity = sample.headroom.available_bytes, sample.headroom.capacity_bytes
     little = capacity * _QUIET_PCT / 100
@@ -342,6 +347,7 @@ def _room_bytes(sample: Sample, config: Config) -> float:
 
 
 def _care_bytes(sample: Sample, config: Config) -> int:
+    """Return the headroom below which memory is tight, in bytes: what the policy never grants, and CARE_PCT."""
     headroom = sample.headroom
     return int(headroom.available_bytes - _room_bytes(sample, config) + headroom.capacity_bytes * CARE_PCT / 100)
 

@@ -1,10 +1,11 @@
 """Demands: the memory that each pod will take before it gives some back; pure.
 
-A demand has two amounts. The *worst* one is the pod's claim: its limit less its use. The *expected* one is the mean of
-the known peaks of its workload above its use; without enough known peaks it is a share of the claim. A pod without a
-limit and a known peak is as likely as not to take as much again as it has taken (Lindy's law). So pauses that make room
-for it often end in a kill all the same, and are worth it only if they cost no time: while every CPU is busy, it may
-take as much again, and while a CPU is idle, nothing is reserved for it but its growth.
+A demand has two amounts. The *worst* one is the pod's claim: its limit less its use; without a limit, up to its highest
+known peak. The *expected* one is the mean of the known peaks of its workload above its use; without enough known peaks
+a share of the claim. A pod with neither a limit nor a known peak is as likely as not to take as much again as it has
+taken (Lindy's law), so a pause that makes room for it often ends in a kill all the same. Such a pause is worth it only
+if it costs no time. So while every CPU is busy, as much again is reserved for the pod; while a CPU is idle, only its
+growth.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ HORIZON_S = 10.0
 ACTIVE_S = 30.0
 """A pod is growing if its rate takes LITTLE_PCT of the capacity within this time."""
 _BEYOND = 0.3
-"""Share of the highest of n known peaks, divided by n + 1, that stays free beyond it: the chance that the next peak is
-the highest one is 1 / (n + 1). The simulated loads with pods without a limit (24 seeds of each) end in 69 kills with
-0.3, in 77 with 0.1, and with 0.5 in 68 after 2 % more time; in 1055 without control."""
+"""For a pod without a limit, with n known peaks: 0.3 / (n + 1) of the highest one stays free beyond it. 1 / (n + 1) is
+the chance that the next peak is the highest. The simulated loads with pods without a limit (24 seeds of each) end in 69
+kills with 0.3, in 77 with 0.1, and with 0.5 in 68 after 2 % more time; in 1055 without control."""
 _FIRST_PCT = 8.0
 """First memory of a pod, in percent of the capacity: in the bed `waiting` a new pod takes 4 % to 8 % at once."""
 OVERDUE_S = 20.0
-"""Length of a pause after which the pod paused longest has headroom reserved: kubelet's second back-off. With 10 s
-the simulation has fewer restarts, but on a kernel jobs that mostly wait take up to half as long again."""
+"""Length of a pause after which the pod paused longest has headroom reserved: kubelet's back-off after a third kill.
+With 10 s the simulation has fewer restarts, but on a kernel jobs that mostly wait take up to half as long again."""
 _EXPECTED_SHARE = 0.6
 """Expected share of a claim without enough known peaks: a little more than the mean of a uniform distribution."""
 _NEWCOMER_SHARE = 0.75
@@ -69,7 +70,8 @@ class Terms:
     """Time until a pod that starts to grow now can be paused."""
     cpus: int
     idle_share: float
-    """0 if every CPU is busy, 1 if at least one is idle: then a pause costs time."""
+    """Idle CPUs, averaged over about a second, at most 1: 0 while every CPU is busy, 1 while at least one is idle. A
+    pause costs this many seconds a second."""
     charges: int = field(init=False)
     """`noise_bytes` of these CPUs."""
     active_bytes: float = field(init=False)
@@ -90,25 +92,28 @@ class Demand(NamedTuple):
     usage: PodUsage
     used: int
     worst: float
-    """Most that the pod may take before it gives back."""
-    expected: float
-    """Grant with which the pod runs: between the expected and the worst demand, see `Terms.idle_share`."""
+    """Most that the pod may take before it gives back. Of a pod that does not grow (not `active`): only `need`."""
+    granted: float
+    """Grant: bytes that the pod must be able to take to be started. It is the expected demand while a CPU is idle, the
+    worst one while all are busy, a mix in between (`Terms.idle_share`). Of a pod that does not grow: only `need`."""
     need: float
     """Most that the pod may take before it can be paused, at its fastest."""
     mean: float
-    """Growth to reserve: its mean until the pod can be paused; before its first large drop, growth of up to 30 s."""
+    """Bytes of growth to count while the pod runs: usually the mean within one reaction. Its fastest growth if it has
+    just grown; a usual step if it is paused; up to ACTIVE_S of growth before its first large drop; the whole grant if
+    its growth is not known (new, or paused without a past); 0 while a pod with `beyond` frees memory."""
     variance: float
     """Variance of that growth, in bytes squared."""
     active: bool
-    """Whether the pod is in a surge, or may begin one, that matters for this node."""
+    """Whether the surge that the pod is in, or may begin, is worth a pause: more than LITTLE_PCT of the capacity."""
     newcomer: bool
     returns: float
-    """Amount that the pod is expected to give back at its peak, beyond what it takes until then."""
+    """Bytes of its present use that the pod is expected to free at its peak; it frees what it takes until then, too."""
     rate: float
     """Recent growth rate, in bytes per second."""
     basis: Basis
-    noise: int
-    """Size of a large drop of this pod (`large_bytes`): it is not paused for a need up to this."""
+    large_drop: int
+    """Size of a large drop of this pod (`large_bytes`), in bytes. A pod is not paused for a need of up to this."""
     is_paused: bool
     is_overdue: bool
     """Whether the pod has been paused for longer than OVERDUE_S."""
@@ -116,8 +121,8 @@ class Demand(NamedTuple):
     """Cost of its pause so far, estimated: seconds for which the pod could have used an idle CPU."""
     excused: bool
     beyond: float
-    """Memory that stays free for this pod beyond its worst demand while others run beside it. Above 0 only without a
-    limit and with a known peak: the end of the pod's growth is known then, but not for certain."""
+    """Bytes that stay free beyond the worst demand while this is the first pod and others run (`_BEYOND`). Above 0 only
+    for a pod without a limit and with a known peak above its use."""
     start: float
     """Growth to reserve if the pod starts or resumes although its grant does not fit: its first memory. Above 0 only
     for a pod with `beyond` while a CPU is idle: other pods may not start then."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _MOST = 10
-"""Most answers within an hour that count; a second controller takes all of them at once."""
+"""Answers in an hour, of those that count, after which the daemon stops. A second controller uses them up at once."""
 _MOST_IN_ALL = 100
-"""Most answers within an hour: a controller that polls writes the same value again and again."""
+"""The same for all answers: a controller that polls writes the same value again and again."""
 _WINDOW_NS = 3600 * 1_000_000_000
 _FIGHT_NS = 200_000_000
-"""systemd writes the original value again at each daemon-reload, and an upgrade of the node needs dozens of these. Such
-a write counts only if it comes sooner than this after the last answer."""
+"""If the other program wrote the original value, the answer counts only if the last one was less than this before.
+systemd writes the original again at each daemon-reload, and an upgrade of the node needs dozens of these."""
 
 
 @dataclass(slots=True)

@@ -4,8 +4,8 @@
 include/linux/memcontrol.h), and programs take and give back small amounts all the time. So only memory beyond the
 highest use since the last large drop counts as growth, and only once the pod has grown by more than `noise_bytes`.
 
-`memory.current` includes page cache. The daemon reads the amount of page cache (memory.stat) once a second at most.
-Until the next reading, growth counts as anonymous memory; of a pod with more than 1/8 page cache it does not count.
+`memory.current` includes page cache. The daemon reads its amount (memory.stat) once a second at most. Growth since the
+last reading counts as anonymous memory; but if more than 1/8 of a pod's memory is page cache, it does not count at all.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Growth(NamedTuple):
     top: int
     """Highest use since the last large drop."""
     low: int
-    """Lowest use since then: the start of the present surge."""
+    """Lowest use since then: the start of the present surge. After the end of a container it is `top`."""
     low_ran_ns: int
     """Value of `ran_ns` at `low`."""
     base: int | None
@@ -86,7 +86,8 @@ class Growth(NamedTuple):
     flow: float
     """Growth in bytes per second, averaged over about FLOW_S of running."""
     squares: float
-    """Each step of growth squared, in bytes squared per second, averaged alike."""
+    """Sum of squared steps of growth per second, in bytes squared per second, averaged as `flow`. Times seconds it is
+    the variance of the growth in that time."""
     read_flow: float
     """`flow` at the last reading of its page cache."""
     read_squares: float
@@ -412,9 +413,9 @@ def _is_new_peak(top: int, low: int, large: int, recorded: int) -> bool:
 
 
 def _weights(elapsed_ns: int) -> tuple[float, float, float]:
-    """Return how averages take in the growth of an interval: the share kept, a byte's weight by the second, its steps.
+    """Return three factors for the averages of an interval, the same for all pods of a sample.
 
-    All pods of a sample share them.
+    They are the share of the old average that stays, the weight of a new byte in 1/s, and the number of steps.
     """
     elapsed_s = elapsed_ns / NS_PER_S
     kept: float = 0.5 ** (elapsed_s / FLOW_S)

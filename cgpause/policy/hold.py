@@ -1,12 +1,14 @@
-"""The limits on pauses: a longest time at a stretch, then at least `min_run_s` of running; pure.
+"""The limits on pauses: how long a pod may be paused, and how long it then runs; pure.
 
-The longest time is `max_pause_s` for a service, which may be probed, and `batch_max_pause_s` for batch.
+A *stretch* begins with a pause. It ends when the pod has run for `min_run_s` without a pause, or when no program runs
+in it any more: the next container has missed no probe. Short runs belong to the stretch. Its *budget* is the longest
+time from its start, short runs included: `max_pause_s` for a service, which may be probed, `batch_max_pause_s` for
+batch. When the budget is spent, the pod must run (batch pods one at a time). If short runs renewed it, a probe every
+10 s could meet a pause each time.
 
-A stretch begins with a pause and ends only when the pod has run for `min_run_s` without interruption, or when no
-program runs in it any more: the next one has missed no probe. Short runs inside it do not renew the budget; otherwise a
-probe every 10 s could meet a pause each time. With 9 s and 12 s a service misses at most one of Kubernetes' default
-liveness probes in a row, and three in a row kill. (With 15 s it would miss two, and under pressure it misses one even
-without a pause: measured.)
+With 9 s (`max_pause_s`) and 12 s (`min_run_s`) a service misses at most one of Kubernetes' default liveness probes in a
+row, and three in a row kill. (With 15 s it would miss two. Under pressure it misses one even without a pause:
+measured.)
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import CgroupId, Mechanism, Owner, Pod, PodUsage, Result, Workload
 
 STARTING_PAUSE_S = 18.0
-"""Longest pause of a pod while its kind is unknown. A service may take as long to start as its probe's initial delay
-allows. It has 20 s more: with Kubernetes' defaults, two probes 10 s apart may fail before the third kills. Pods whose
-claims do not fit the headroom together wait longer, for their turn (`decide`)."""
+"""Longest pause of a pod while its kind is unknown. A service has to answer when its probe's initial delay is over.
+With Kubernetes' defaults it may be 20 s late: two probes, 10 s apart, may fail before the third kills. If the claims of
+such pods do not fit the headroom together, some wait longer, for their turn (`decide`)."""
 STARTING_RUN_S = 42.0
 """Shortest run after such a pause: 30 s to start, and 12 s to answer a probe. The answer resets kubelet's count of
 failures."""
@@ -39,8 +41,8 @@ class Stretch:
 
     start_ns: int
     resumed_ns: int | None = None
-    released: bool = False
-    """Whether the policy ordered the last resume. Otherwise (operator, distress) the budget counts as spent."""
+    resumed_by_policy: bool = False
+    """Whether the policy ordered the last resume. If an operator or distress did, the budget counts as spent."""
     turn: bool = False
     """Whether that resume began the pod's turn."""
     starting: bool = False
@@ -61,7 +63,7 @@ def follow(stretches: Stretches, pods: tuple[PodUsage, ...], at_ns: int, hold: H
     for _, pod in pods:
         old = stretches.get(pod.cgroup)
         if pod.paused is not None and paused_by_daemon(pod):
-            if old is None or old.released or old.resumed_ns is not None:
+            if old is None or old.resumed_by_policy or old.resumed_ns is not None:
                 # A pause by an earlier daemon counts from the beginning of that pause.
                 old = Stretch(min(pod.paused.since_ns, at_ns) if old is None else old.start_ns)
             if pod.workload is Workload.STARTING and not old.starting:
@@ -70,7 +72,9 @@ def follow(stretches: Stretches, pods: tuple[PodUsage, ...], at_ns: int, hold: H
         elif old is not None and not pod.unmade:  # a new container has missed no probe yet
             if old.resumed_ns is None:
                 # After a resume by an operator or for distress the budget counts as spent: the pod runs for min_run_s.
-                start_ns = old.start_ns if old.released else min(old.start_ns, at_ns - _ns(max_pause_s(pod, hold)))
+                start_ns = old.start_ns
+                if not old.resumed_by_policy:
+                    start_ns = min(start_ns, at_ns - _ns(max_pause_s(pod, hold)))
                 old = replace(old, start_ns=start_ns, resumed_ns=at_ns)
             if at_ns - (old.resumed_ns or 0) < _run_ns(old, hold):
                 followed[pod.cgroup] = old
@@ -93,10 +97,10 @@ def must_end(pod: Pod, at_ns: int) -> tuple[Result, str] | None:
 
 
 def freeze_ns(pod: Pod, how: HowPaused) -> int | None:
-    """Return the time at which a throttled pod is frozen, in ns; None if it stays as it is.
+    """Return the time at which a throttled batch pod is frozen: FREEZE_AFTER_S after the throttle; None for any other.
 
-    This is the freeze after FREEZE_AFTER_S. A service, and a pod that may become one, is frozen only for its growth:
-    otherwise it can answer its probes.
+    A service, and a pod that may become one, can still answer probes while it is throttled. It is frozen only if it
+    grows (`outgrows`).
     """
     paused = pod.paused
     if how is not HowPaused.AUTO or pod.workload is not Workload.BATCH or paused is None:
@@ -163,7 +167,7 @@ def is_turn(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> 
     if stretch is None or stretch.resumed_ns is None or at_ns < end_ns(pod, stretch, hold):
         return False
     # If stretches of batch pods began together, all would become unstoppable together: only a pod's own turn counts.
-    return pod.workload is not Workload.BATCH or stretch.turn or not stretch.released
+    return pod.workload is not Workload.BATCH or stretch.turn or not stretch.resumed_by_policy
 
 
 def end_ns(pod: Pod, stretch: Stretch, hold: HoldConfig) -> int:

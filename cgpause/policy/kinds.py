@@ -1,9 +1,9 @@
 """The kinds of workloads, learned from their pods: service or batch; no files, no clock.
 
-A pod without a listening TCP port is batch, or a service that has not started yet. Its workload tells them apart. Once
-a pod of it has listened, the workload is a service. Once a pod of it that was found not to listen has ended, or was
-silent for FIRM_S, the workload is certainly batch. Until then a silent pod counts as batch, with two exceptions, which
-the daemon pauses with care (`Workload.STARTING`): a pod of a workload that has listened, and a young pod while other
+A pod that listens on a TCP port is a service, and its workload is one from then on. A *silent* pod does not listen: it
+is batch, or a service that has not started yet. A workload is certainly batch once a silent pod of it has ended, or was
+silent for FIRM_S. Until then its silent pods count as batch, with two exceptions, which the daemon pauses with care
+(`Workload.STARTING`): pods of a workload that has listened since the daemon started, and young pods while other
 workloads are certainly batch, for the daemon can pause pods of these instead.
 """
 

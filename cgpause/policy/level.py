@@ -1,4 +1,9 @@
-"""The level of memory.high that fits a sample: a tripwire while memory is not tight, otherwise an airbag; pure."""
+"""The level of memory.high of kubepods that fits a sample: a tripwire while memory is not tight, else an airbag; pure.
+
+Above memory.high the kernel stalls tasks that take memory, and kills none. The tripwire lies at the use where memory
+becomes tight: the stall wakes the daemon. The airbag lies just below the limit: the stall slows a burst down while the
+daemon pauses pods.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +53,8 @@ def choose(
     # The use at which the headroom is 0: the limit, or less if the node (or use beside kubepods) is tighter.
     full = used + headroom.available_bytes
     wire = full - care_bytes
-    # memory.high counts page cache. A tripwire below it would evict it and fire all the time. So the tripwire is left
-    # out if page cache reaches it, and the daemon samples as it does without one.
+    # memory.high counts page cache, `used` does not. If page cache reached the tripwire, the kernel would evict the
+    # cache, and the tripwire would fire all the time. There is none then, and the daemon samples as without one.
     tripwire = (
         not tight and not rests and current_bytes + (little if now is not None and now.tripwire else 2 * little) <= wire
     )

@@ -2,8 +2,8 @@
 
 For each of the three, the first [[pods]] rule that matches the pod and sets it wins. Protection has more sources, in
 this order: cgpause's own pod, root's marks on the cgroup, the rules, the defaults in [protect], the PriorityClass
-system-node-critical, the pod's own word. A
-rule with protect = false ends the search, except that the pod's own word can still protect the pod.
+system-node-critical, the pod's own word (the variable CGPAUSE in its environment), protect.all. A rule with
+protect = false ends the search, except that the pod's own word can still protect the pod.
 """
 
 from __future__ import annotations

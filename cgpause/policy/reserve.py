@@ -8,8 +8,9 @@ safe      The pods can reach their peaks one after another, nearest first, with 
 slack     A pod runs while the growth of all running pods within one reaction leaves that way open. A new pod has its
           expected demand reserved instead; before its first large drop a pod has up to 30 s of its growth reserved.
 start     A growing pod starts or resumes only if its expected demand fits beside most of the expected demands of the
-          running pods served before it. Otherwise pods wait for each other halfway to their peaks. While a CPU is
-          idle, a pod without a limit and with a known peak runs beside the first one as far as the slack allows.
+          running pods served before it. Without this rule pods would wait for each other halfway to their peaks. While
+          a CPU is idle, a pod without a limit and with a known peak runs beside the first one as far as the slack
+          allows.
 bounded   A pause costs time only if idle CPUs could run the pod; memory that pods free lowers that cost. Once pauses
           have cost as much as a restart, one paused pod runs until it gives back. Its expected demand must fit beside
           the worst demand of the first pod and the expected demands of excused pods. At twice the cost it need not fit
@@ -55,9 +56,10 @@ MARGIN_PCT = 1.0
 REACTION_SAMPLES = 2
 """Samples from a pod's growth to its pause: the next sample shows the growth, and the pause comes before the second."""
 BACKOFF_S = 10.0
-"""kubelet's back-off after a pod's second kill: a restart costs this time besides the lost work, which is a pod's mean
-running time. After the first kill there is none, but one kill often leads to the next: in the simulation no container
-restarts in 66 of 72 cells of preset, CPUs and start time; with 5 s instead it is 59, in the same time."""
+"""Part of the cost of a restart: kubelet's back-off after a pod's second kill. The other part is the lost work, taken
+as the mean running time of the growing pods. After the first kill there is no back-off, but one kill often leads to the
+next. In the simulation no container restarts in 66 of 72 combinations of preset, CPUs and start time; with 5 s instead
+it is 59, in the same time."""
 PATIENCE = 2.0
 """The cost of pauses, in restarts, at which the policy excuses a pod that does not fit; one that fits, at one. If as
 many kills came all the same, pauses are futile while no worst demand fits: then it excuses all pods of the priority.
@@ -84,13 +86,14 @@ class ReserveState:
     idle_cpus: float = 0.0
     """Idle CPUs, averaged over about a second."""
     cost_s: float = 0.0
-    """Time that pauses have cost, in seconds of pods that idle CPUs could run; freed memory lowers it, an excuse ends
-    it."""
+    """Cost of pauses so far, in pod-seconds: each second, the number of waiting pods that idle CPUs could run. Memory
+    that pods free lowers it, an excuse sets it to 0."""
     ooms_before: int | None = None
-    """`limit_ooms` when `cost_s` began to rise; it does not count while `cost_s` is 0."""
+    """`Sample.limit_ooms` when `cost_s` began to rise; without meaning while `cost_s` is 0."""
     unsafe_since_ns: int | None = None
+    """Time since which no worst demand fits; None while one fits."""
     killed: Mapping[CgroupId, int] = field(default_factory=dict)
-    """Bytes that each sacrificed pod could have freed, without the pods that use less since then."""
+    """Sacrificed pods that are still about as large, each with the bytes that its end could have freed then."""
     nearest: CgroupId | None = None
     """The pod that was served first; it goes on alone while no worst demand fits."""
 
@@ -214,7 +217,7 @@ def step(
     ooms_before = state.ooms_before if left_cost_s and state.ooms_before is not None else sample.limit_ooms
     is_futile = served.unsafe and sample.limit_ooms - ooms_before >= PATIENCE
     excused = {
-        one.usage.pod.cgroup: place_of(one, one.expected, room, runs=True)._replace(excused=True)
+        one.usage.pod.cgroup: place_of(one, one.granted, room, runs=True)._replace(excused=True)
         for one in _excuse(demands, waiting, growths, cost_s, left, served.nearest, is_futile=is_futile)
     }
     if excused:
@@ -281,15 +284,15 @@ def _actions(grants: Grants, growths: Growths, capacity_bytes: int, config: Conf
 
 
 def _left_cost_s(state: ReserveState, waiting: Sequence[Demand]) -> float:
-    """Return the cost so far, less the share of the smallest waiting demand that other pods have freed.
+    """Return the cost so far in pod-seconds, less the part that freed memory pays off.
 
-    While other pods give back, the waiting ones get on without an excuse. What was given back in the last sample counts
-    by its share of the smallest expected demand. It counts only while some worst demand fits: else no pod's turn is
-    certain to come.
+    That part is the bytes freed since the last sample, divided by the smallest grant of a waiting pod: with so much
+    memory a pod gets on without an excuse. If no worst demand fitted at the last decision, nothing is paid off: then no
+    pod is sure of its turn.
     """
     if state.unsafe_since_ns is not None:
         return state.cost_s
-    least = min(one.expected for one in waiting)
+    least = min(one.granted for one in waiting)
     return state.cost_s * max(1 - state.growths.given_back / max(least, 1.0), 0.0)
 
 
@@ -316,7 +319,7 @@ def _excuse(
     saving_s = BACKOFF_S + fmean(ran_s)
     if cost_s < saving_s:
         return ()
-    one = min(waiting, key=lambda one: (-one.usage.pod.priority, one.expected))
+    one = min(waiting, key=lambda one: (-one.usage.pod.priority, one.granted))
     if cost_s >= PATIENCE * saving_s:
         priority = one.usage.pod.priority
         return [other for other in waiting if other.usage.pod.priority == priority] if is_futile else (one,)
@@ -324,8 +327,8 @@ def _excuse(
         if other.usage.pod.cgroup == nearest:
             room -= other.worst
         elif other.excused and other.active and not other.is_paused:
-            room -= other.expected
-    return (one,) if one.expected <= room else ()
+            room -= other.granted
+    return (one,) if one.granted <= room else ()
 
 
 def _marked(growths: Growths, admitted: Iterable[CgroupId], excused: Iterable[CgroupId]) -> Growths:

@@ -18,8 +18,8 @@ WORTH_PCT = 0.5
 def choose(pods: Iterable[PodUsage], killed: Mapping[CgroupId, int], sample: Sample) -> Sacrifice | None:
     """Return the sacrifice of one pod: lowest priority first, then batch before services, then least CPU time.
 
-    `pods` may be paused or are paused. `killed` are pods that an earlier kill did not shrink (`without_effect`). None:
-    no other pod is settled, has a known CPU time and would free more than WORTH_PCT of the capacity.
+    `pods` may be paused or are paused. A pod counts if it is settled, its CPU time is known, its end would free more
+    than WORTH_PCT of the capacity, and it is not in `killed`: an earlier kill did not help. None if no pod counts.
     """
     # A pod that frees next to nothing would help no other pod. A new pod always loses least, so it would be killed each
     # time that it is back.

@@ -21,8 +21,8 @@ FAST_NS = 50_000_000
 SLOW_NS = 2 * NS_PER_S
 """Longest sampling interval while the kernel does not wake the daemon."""
 PRIOR_FILL_S = 10.0
-"""Time within which pods may fill the capacity, even before faster growth was seen: 6.4 GB/s on a node with 64 GB, the
-rate that earlyoom assumes."""
+"""The daemon always expects that pods can fill the capacity within this time, even if it has never seen that: 6.4 GB/s
+on a node with 64 GB, the rate that earlyoom assumes."""
 PRIOR_BYTES_PER_S = 512 << 20
 """Lowest fill rate to expect: a small node has fewer cores, but not slower ones (one core here touches 2.2 GiB/s)."""
 OWN_SHARE = 0.05

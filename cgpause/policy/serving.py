@@ -1,10 +1,14 @@
 """Serving: pods run while the memory that they take leaves every other pod a way to its peak; pure.
 
-The banker's algorithm (Dijkstra 1965): pods can reach their peaks one after another, nearest first, if each demand fits
-the headroom and what the pods before it have given back. The smallest remainder on this way is the *slack*. Growth
-within one reaction takes from it: a pod runs only while the growth of all running pods fits the slack. A growing pod
-that is paused or new also needs headroom for its expected demand (see PROMISED). While a CPU is idle, a pod without a
-limit and with a known peak does not. The first pod and excused pods run regardless.
+Two orders matter. The *serving order* is the order of `demands`: highest priority first (`Demand.order`). The *way* is
+the order in which batch pods can reach their peaks one after another: nearest first, whatever their priority. "The
+first pod" is the first on the way. "The pods before it" are those before it in the serving order.
+
+The way is the banker's algorithm (Dijkstra 1965): each demand has to fit the headroom and what the pods earlier on the
+way have given back. The least headroom that is left on the way is the *slack*. A pod runs only while the growth of all
+running pods within one reaction fits the slack. A growing pod that is paused or new also needs headroom for its grant
+(PROMISED). One exception: while a CPU is idle, a pod without a limit and with a known peak needs headroom only for its
+first memory. The first pod and excused pods run in any case.
 """
 
 from __future__ import annotations
@@ -18,14 +22,14 @@ from cgpause.core.model import CgroupId, PodUsage
 from cgpause.policy.demand import Basis, Demand
 
 SPARE = 0.25
-"""Share of the growth of the pods served before it that a growing paused pod leaves free while every CPU is busy. Their
-growth varies from sample to sample: without this, most resumes would last for one sample. While a CPU is idle, the pod
-leaves nothing free: then even a short run is of use."""
+"""A growing paused pod resumes only if this share of the growth of the running pods before it stays free. Their growth
+varies from sample to sample: without this, most resumes would last for one sample. It holds while every CPU is busy.
+While one is idle, nothing stays free: then even a short run is of use."""
 PROMISED = 0.6
-"""Share of the expected demands of the running pods served before it that a paused or new pod leaves free; not all of
-them are at their peaks at once. Without this rule, pods start until all are halfway, and then wait for each other. In
-576 simulated runs of presets: 24 restarts with 0.6, 74 without the rule, in the same time; 0.8 takes 0.5 % longer.
-(A container then waited 10 s after its first kill, too.)"""
+"""Share of the grants of the running pods before it that a paused or new pod leaves free; they are not all at their
+peaks at once. Without this rule, pods start until all are halfway, and then wait for each other. In 576 simulated runs
+of presets: 24 restarts with 0.6, 74 without the rule, in the same time; 0.8 takes 0.5 % longer. (In these runs a
+container waited 10 s after its first kill, too.)"""
 _GROWTH = Basis.GROWTH  # a global, as in `demand`: the lookup of an enum's member takes ten times as long
 _SIGMAS = 2.0
 """Growth within one reaction is expected to exceed its mean by at most this many standard deviations."""
@@ -39,9 +43,11 @@ class Place(NamedTuple):
     """Most that the pod may take: its limit less its use."""
     rate: float
     need: float
-    """Amount that has to fit `left` for the pod to run; of the first pod all that it may take."""
+    """Bytes that must fit `left` for the pod to run: its growth until the daemon can pause it. Of a paused or new pod
+    whose grant does not fit: that grant. Of the first and of excused pods: their demand, which is not tested."""
     left: float
-    """Headroom that was left for this pod in the order of serving."""
+    """Bytes that `need` is compared with: the slack that the pods before it leave; for a grant, the headroom that they
+    are not promised. Of the first, excused and unstoppable pods: headroom, for information only."""
     basis: Basis
     cost_s: float
     """Cost of its pause so far: the time for which the pod could have run on an idle CPU."""
@@ -50,8 +56,8 @@ class Place(NamedTuple):
     """Whether the pod has its whole worst demand reserved."""
     excused: bool = False
     stoppable: bool = True
-    noise: int = 0
-    """Growth up to this size is noise, for which this pod is not paused."""
+    large_drop: int = 0
+    """Size of a large drop of this pod (`large_bytes`). A pod is not paused for a need of up to this."""
 
 
 def place_of(one: Demand, need: float, left: float, *, runs: bool, first: bool = False) -> Place:
@@ -59,7 +65,17 @@ def place_of(one: Demand, need: float, left: float, *, runs: bool, first: bool =
     pod = one.usage.pod
     claim = float("inf") if pod.memory_max_bytes is None else max(pod.memory_max_bytes - one.used, 0)
     return Place(
-        one.usage, claim, one.rate, need, left, one.basis, one.cost_s, runs, first, one.excused, noise=one.noise
+        one.usage,
+        claim,
+        one.rate,
+        need,
+        left,
+        one.basis,
+        one.cost_s,
+        runs,
+        first,
+        one.excused,
+        large_drop=one.large_drop,
     )
 
 
@@ -82,13 +98,17 @@ def serve(
     everyone: bool,  # noqa: FBT001 - passed on
     spare: float,
 ) -> Served:
-    """Grant `demands`, sorted highest first, from `left` bytes of headroom by the module's rules.
+    """Decide which of `demands` run with `left` bytes of headroom; `demands` are in serving order.
 
-    The pod that was first before (`nearest`) is still safe if it lacks up to `margin` bytes. A growing paused pod
-    leaves `spare` times the growth of the pods served before it free (see SPARE). A newcomer or a paused pod needs its
-    expected demand beside PROMISED of theirs, and only then its growth.
+    The first pod and excused pods run in any case. Any other pod runs if its growth fits the slack beside the growth of
+    the running pods before it. A growing pod that is paused or new is tested for its grant first: it has to fit `left`
+    beside PROMISED of the grants of those pods (of the first pod: its worst demand). A growing paused pod also leaves
+    `spare` times their growth free (SPARE).
 
-    The result has the places of the paused pods and of those that must not run, or of all if `everyone`.
+    `nearest` is the first pod of the last decision. While no worst demand fits it stays first. It counts as unsafe only
+    if its worst demand exceeds `left` by more than `margin` bytes.
+
+    The result has the places of the paused pods and of those that must not run; with `everyone` those of all pods.
     """
     first, unsafe = _first(demands, left, margin, nearest)
     slack, blocked = way(demands, left, first)
@@ -110,18 +130,18 @@ def serve(
                 growing.add(one, after)
             runs, need, has = True, one.worst, left
         else:
-            kept = waits_for.expected if waits_for is not None and one.is_paused and one is not waits_for else 0.0
+            kept = waits_for.granted if waits_for is not None and one.is_paused and one is not waits_for else 0.0
             unpromised = left - PROMISED * growing.promised - kept
             has -= kept
-            if one.active and (one.is_paused or one.newcomer) and one.expected > unpromised:
-                need, has = one.expected, unpromised
+            if one.active and (one.is_paused or one.newcomer) and one.granted > unpromised:
+                need, has = one.granted, unpromised
                 if one.start:  # an idle CPU can run it, and the others keep their way to their peaks
                     grown = one._replace(mean=one.start, variance=0.0, basis=Basis.FIRST)
                     after = growing.bytes_with(grown)
                     need, has = after - growing.bytes, slack - kept - growing.bytes
             elif one.active and one.is_paused:
                 has -= spare * growing.bytes
-            runs = need <= has or need <= one.noise
+            runs = need <= has or need <= one.large_drop
             if runs:
                 growing.add(grown, after)
                 waits_for = None if one is waits_for else waits_for
@@ -136,16 +156,17 @@ class Way(NamedTuple):
     """The order in which the pods can reach their peaks."""
 
     slack: float
-    """Bytes that pods may take beside their turns without closing the way to any other."""
+    """Least headroom left at any point of the way, in bytes. Growth of up to this leaves every peak within reach."""
     blocked: set[CgroupId]
     """Pods whose demand does not fit even after the pods before them have given back."""
 
 
 def way(demands: Sequence[Demand], left: float, first: Demand | None) -> Way:
-    """Return the way of `demands` to their peaks with `left` bytes of headroom, nearest first.
+    """Let `demands` reach their peaks one after another, nearest first, from `left` bytes of headroom.
 
-    The first pod takes its worst demand, each other its expected one. A service never ends, so it gives nothing back
-    and does not count, nor does a pod that only runs with its whole expected demand reserved.
+    The first pod takes its worst demand, each other its grant. Then each gives that back, and `returns` besides.
+    Services are left out: they never end, so they give nothing back. Also left out is a pod whose growth counts with
+    its whole grant (`mean`): its peak is already covered.
     """
     slack = left if first is None else left - first.worst - first.beyond
     if first is not None:
@@ -153,12 +174,12 @@ def way(demands: Sequence[Demand], left: float, first: Demand | None) -> Way:
     blocked: set[CgroupId] = set()
     others = [one for one in demands if one.active and one is not first and not one.is_service]
     for one in sorted(others, key=_worst):
-        if one.mean >= one.expected:
+        if one.mean >= one.granted:
             continue
-        if one.expected > left:
+        if one.granted > left:
             blocked.add(one.usage.pod.cgroup)
             continue
-        slack = min(slack, left - one.expected)
+        slack = min(slack, left - one.granted)
         left += one.returns
     return Way(slack, blocked)
 
@@ -186,7 +207,7 @@ class Growing:
         self.bytes = after
         self.mean += one.mean
         self.variance += one.variance
-        self.promise(one, one.expected)
+        self.promise(one, one.granted)
 
     def promise(self, one: Demand, amount: float) -> None:
         """Count the bytes that a running pod is to take, if it grows; a service gives nothing back, so it has none."""
@@ -221,7 +242,7 @@ def _first(
     demands: Sequence[Demand], left: float, margin: float, nearest: CgroupId | None
 ) -> tuple[Demand | None, bool]:
     """Return the pod that gets its worst demand reserved, and whether that demand exceeds the headroom (unsafe)."""
-    wanting = [one for one in demands if one.active] or [one for one in demands if one.need > one.noise]
+    wanting = [one for one in demands if one.active] or [one for one in demands if one.need > one.large_drop]
     # A service never ends, so it does not give its memory back: batch goes first if there is any.
     wanting = [one for one in wanting if not one.is_service] or wanting
     if not wanting:
@@ -235,4 +256,4 @@ def _first(
     for one in wanting:
         if one.usage.pod.cgroup == nearest:
             return one, one.worst > left + margin
-    return min(wanting, key=lambda one: (one.newcomer, one.expected)), True
+    return min(wanting, key=lambda one: (one.newcomer, one.granted)), True

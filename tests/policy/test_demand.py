@@ -87,12 +87,12 @@ def test_amounts(
 ) -> None:
     found = asked(known, limit, peaks=peaks)
     assert found.active
-    assert (mib(found.worst), mib(found.expected)) == (worst, expected)
+    assert (mib(found.worst), mib(found.granted)) == (worst, expected)
     assert found.basis is basis
     busy = asked(known, limit, peaks=peaks, terms=BUSY)
-    assert mib(busy.expected) == worst, "a pause costs nothing there"
+    assert mib(busy.granted) == worst, "a pause costs nothing there"
     quarter = asked(known, limit, peaks=peaks, terms=replace(IDLE, idle_share=0.25))
-    assert mib(quarter.expected) == expected / 4 + worst * 3 / 4
+    assert mib(quarter.granted) == expected / 4 + worst * 3 / 4
     assert KNOWN_PEAKS == 8
 
 
@@ -129,7 +129,7 @@ def test_the_growth_of_a_pod_with_a_known_peak_is_not_reserved_far_ahead() -> No
     assert known.base is None
     assert mib(asked(known, 900).mean) == 300, "its growth of 30 s"
     found = asked(known, None, peaks=(400,))
-    assert found.mean < found.need * 3 < found.expected
+    assert found.mean < found.need * 3 < found.granted
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_room_is_made_for_a_pod_without_a_limit_only_while_that_costs_no_time(fa
     def amounts(idle_share: float) -> tuple[float, float, Basis]:
         found = asked(growing(100, **facts), terms=replace(IDLE, idle_share=idle_share))
         assert found.active
-        return mib(found.worst), mib(found.expected), found.basis
+        return mib(found.worst), mib(found.granted), found.basis
 
     assert amounts(0.0) == (100, 100, Basis.GROWTH)
     assert amounts(0.75) == (25, 25, Basis.GROWTH)
@@ -175,21 +175,21 @@ def test_room_is_made_for_a_pod_without_a_limit_only_while_that_costs_no_time(fa
 
 def test_a_pod_that_does_not_grow_asks_for_nothing() -> None:
     found = asked(growth(100), 300)
-    assert (found.worst, found.expected, found.need, found.active) == (0, 0, 0, False)
+    assert (found.worst, found.granted, found.need, found.active) == (0, 0, 0, False)
     assert found.basis is Basis.NOTHING
 
 
 @pytest.mark.parametrize("used", [300, 400], ids=["at", "beyond"])
 def test_a_pod_at_its_limit_asks_for_nothing(used: float) -> None:
     found = asked(growing(used, low=0), 300)
-    assert (found.worst, found.expected, found.need, found.active) == (0, 0, 0, False)
+    assert (found.worst, found.granted, found.need, found.active) == (0, 0, 0, False)
     assert found.basis is Basis.LIMIT
 
 
 def test_a_pod_that_grows_slowly_asks_for_what_it_takes_until_it_could_be_stopped() -> None:
     found = asked(growth(100, rate=0.1 * MIB), 300)
     assert not found.active
-    assert mib(found.need) == mib(found.worst) == mib(found.expected) == 0.05
+    assert mib(found.need) == mib(found.worst) == mib(found.granted) == 0.05
     assert found.basis is Basis.RATE
 
 
@@ -212,8 +212,8 @@ def test_the_need_is_what_is_taken_within_a_reaction(
 
 def test_a_demand_that_is_expected_is_at_least_the_need() -> None:
     found = asked(growth(100, rate=100.0 * MIB, low=0), 300, peaks=(110,) * 8)
-    assert mib(found.need) == mib(found.expected) == 50
-    assert mib(asked(growth(100, rate=100.0 * MIB), 140).expected) == 40
+    assert mib(found.need) == mib(found.granted) == 50
+    assert mib(asked(growth(100, rate=100.0 * MIB), 140).granted) == 40
 
 
 # Active
@@ -266,7 +266,7 @@ def test_a_pod_that_stands_still_is_never_active(
 ) -> None:
     found = asked(growth(used), limit, peaks=tuple(peaks), terms=replace(IDLE, cpus=cpus, idle_share=idle_share))
     assert not found.active
-    assert found.worst == found.expected == found.need == 0
+    assert found.worst == found.granted == found.need == 0
 
 
 @given(
@@ -290,12 +290,12 @@ def test_demands_are_consistent(
     known = growth(used, rate=rate * MIB, admitted=admitted)
     terms = replace(IDLE, idle_share=idle_share)
     found = asked(known, limit, peaks=tuple(peaks), terms=terms, **(held() if is_paused else {}))
-    assert 0 <= found.need <= found.expected
-    assert found.expected <= max(found.worst, found.need) * (1 + 1e-9)
+    assert 0 <= found.need <= found.granted
+    assert found.granted <= max(found.worst, found.need) * (1 + 1e-9)
     assert found.returns >= 0
-    assert 0 <= found.mean <= max(found.expected, found.need)
+    assert 0 <= found.mean <= max(found.granted, found.need)
     if limit is not None:
-        assert max(found.worst, found.expected, found.need) <= max(limit * MIB - known.used, 0)
+        assert max(found.worst, found.granted, found.need) <= max(limit * MIB - known.used, 0)
 
 
 # Giving back, and growth until the next reaction
@@ -369,7 +369,7 @@ def test_what_is_known_is_passed_on() -> None:
     found = asked(growing(100, grew=True, excused=True), 300, priority=2, workload=Workload.SERVICE)
     assert (found.excused, found.rate, found.used) == (True, 10 * MIB, 100 * MIB)
     assert (found.order[0], found.is_service) == (2, True)
-    assert found.noise == LARGE
+    assert found.large_drop == LARGE
     found = asked(growing(100), 300, workload=Workload.STARTING)
     assert not found.excused
     assert (found.order[0], found.is_service) == (0, False), "a pod that may be a service is served as batch"

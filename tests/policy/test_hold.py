@@ -47,7 +47,7 @@ def test_a_running_pod_without_a_past_has_no_stretch() -> None:
 
 
 def test_a_short_run_does_not_renew_the_budget() -> None:
-    stretch = Stretch(NOW - 10 * S, resumed_ns=NOW - 5 * S, released=True)
+    stretch = Stretch(NOW - 10 * S, resumed_ns=NOW - 5 * S, resumed_by_policy=True)
     assert followed(stretch, paused=True) == Stretch(NOW - 10 * S)
 
 
@@ -57,12 +57,14 @@ def test_a_short_run_does_not_renew_the_budget() -> None:
     ids=["just-below", "at", "just-above"],
 )
 def test_a_stretch_ends_after_the_shortest_run(ran_ns: int, kept: bool) -> None:  # noqa: FBT001 - a table
-    old = Stretch(NOW - 100 * S, resumed_ns=NOW - ran_ns, released=True)
+    old = Stretch(NOW - 100 * S, resumed_ns=NOW - ran_ns, resumed_by_policy=True)
     assert followed(old, paused=False) == (old if kept else None)
 
 
 def test_our_own_resume_starts_the_run() -> None:
-    assert followed(Stretch(NOW - 3 * S, released=True), paused=False) == Stretch(NOW - 3 * S, NOW, released=True)
+    assert followed(Stretch(NOW - 3 * S, resumed_by_policy=True), paused=False) == Stretch(
+        NOW - 3 * S, NOW, resumed_by_policy=True
+    )
 
 
 def test_an_operators_resume_spends_the_whole_budget() -> None:
@@ -162,7 +164,7 @@ def test_a_new_pod_is_left_alone(left_ns: int, new: bool) -> None:  # noqa: FBT0
     ("age_ns", "blocked"), [(15 * S - 1, False), (15 * S, True)], ids=["budget-left", "budget-spent"]
 )
 def test_within_its_budget_a_pod_may_be_paused_again(age_ns: int, blocked: bool) -> None:  # noqa: FBT001 - a table
-    stretch = Stretch(NOW - age_ns, resumed_ns=NOW - S, released=True)
+    stretch = Stretch(NOW - age_ns, resumed_ns=NOW - S, resumed_by_policy=True)
     assert (must_run(pod("a"), stretch, NOW, HOLD) is not None) is blocked
 
 
@@ -217,12 +219,20 @@ def test_how_long_a_pod_has_to_run(made: Pod, stretch: Stretch | None, seconds: 
     [
         pytest.param(Workload.SERVICE, None, False, id="no-stretch"),
         pytest.param(Workload.SERVICE, Stretch(NOW - 15 * S), False, id="paused"),
-        pytest.param(Workload.SERVICE, Stretch(NOW - 15 * S, NOW, released=True), True, id="service"),
-        pytest.param(Workload.SERVICE, Stretch(NOW - 15 * S + 1, NOW, released=True), False, id="service-before"),
-        pytest.param(Workload.STARTING, Stretch(NOW - 18 * S, NOW, released=True), True, id="starting"),
-        pytest.param(Workload.STARTING, Stretch(NOW - 18 * S + 1, NOW, released=True), False, id="starting-before"),
-        pytest.param(Workload.BATCH, Stretch(NOW - 600 * S, NOW, released=True), False, id="batch-resumed-for-memory"),
-        pytest.param(Workload.BATCH, Stretch(NOW - 600 * S, NOW, released=True, turn=True), True, id="batch-in-turn"),
+        pytest.param(Workload.SERVICE, Stretch(NOW - 15 * S, NOW, resumed_by_policy=True), True, id="service"),
+        pytest.param(
+            Workload.SERVICE, Stretch(NOW - 15 * S + 1, NOW, resumed_by_policy=True), False, id="service-before"
+        ),
+        pytest.param(Workload.STARTING, Stretch(NOW - 18 * S, NOW, resumed_by_policy=True), True, id="starting"),
+        pytest.param(
+            Workload.STARTING, Stretch(NOW - 18 * S + 1, NOW, resumed_by_policy=True), False, id="starting-before"
+        ),
+        pytest.param(
+            Workload.BATCH, Stretch(NOW - 600 * S, NOW, resumed_by_policy=True), False, id="batch-resumed-for-memory"
+        ),
+        pytest.param(
+            Workload.BATCH, Stretch(NOW - 600 * S, NOW, resumed_by_policy=True, turn=True), True, id="batch-in-turn"
+        ),
         pytest.param(Workload.BATCH, Stretch(NOW - 600 * S, NOW), True, id="batch-by-an-operator"),
         pytest.param(Workload.BATCH, Stretch(NOW - 600 * S + 1, NOW, turn=True), False, id="batch-before"),
     ],
@@ -244,8 +254,8 @@ NEW = pod("a", settled_at_ns=NOW + 1)
         pytest.param(replace(NEW, protected="rule 1"), None, False, id="protected"),
         pytest.param(replace(NEW, distress="dying"), None, False, id="distress"),
         pytest.param(replace(NEW, unmade=True), None, False, id="unmade"),
-        pytest.param(NEW, Stretch(NOW - 15 * S, NOW, released=True), False, id="its-turn"),
-        pytest.param(NEW, Stretch(NOW - 14 * S, NOW, released=True), True, id="budget-left"),
+        pytest.param(NEW, Stretch(NOW - 15 * S, NOW, resumed_by_policy=True), False, id="its-turn"),
+        pytest.param(NEW, Stretch(NOW - 14 * S, NOW, resumed_by_policy=True), True, id="budget-left"),
     ],
 )
 def test_pods_that_are_only_new_may_be_paused_where_nothing_else_helps(
@@ -264,7 +274,9 @@ def test_what_is_said_of_a_pod_that_has_to_run() -> None:
 
 def test_a_stretch_is_kept_while_the_pod_is_paused_and_begins_anew_after_one_that_ended() -> None:
     assert followed(Stretch(NOW - 5 * S), paused=True) == Stretch(NOW - 5 * S)
-    assert followed(Stretch(NOW - 5 * S, released=True), paused=True) == Stretch(NOW - 5 * S), "a resume that failed"
+    assert followed(Stretch(NOW - 5 * S, resumed_by_policy=True), paused=True) == Stretch(NOW - 5 * S), (
+        "a resume that failed"
+    )
 
 
 def test_a_record_from_the_future_counts_from_now() -> None:
@@ -274,7 +286,7 @@ def test_a_record_from_the_future_counts_from_now() -> None:
 
 def test_an_operators_pause_of_a_pod_with_a_stretch_is_running_time_for_the_stretch() -> None:
     manual = pod("a", paused=record(NOW, Owner.MANUAL))
-    old = Stretch(NOW - 5 * S, NOW - S, released=True)
+    old = Stretch(NOW - 5 * S, NOW - S, resumed_by_policy=True)
     assert follow({CGROUP: old}, (PodUsage(1, manual),), NOW, HOLD) == {CGROUP: old}
 
 
@@ -308,7 +320,7 @@ def test_a_pod_that_could_not_start_gets_time_to(
 ) -> None:
     hold = replace(HOLD, min_run_s=min_run_s)
     made = PodUsage(1, pod("a"))
-    old = Stretch(NOW - 100 * S, NOW, released=True, starting=starting)
+    old = Stretch(NOW - 100 * S, NOW, resumed_by_policy=True, starting=starting)
 
     assert must_run_s(made.pod, old, NOW, hold) == run_s
     assert follow({CGROUP: old}, (made,), NOW + run_s * S - 1, hold) == {CGROUP: old}

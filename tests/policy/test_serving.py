@@ -40,7 +40,7 @@ def want(
         usage=PodUsage(100 * MIB, made),
         used=100 * MIB,
         worst=worst * MIB,
-        expected=expected * MIB,
+        granted=expected * MIB,
         need=need * MIB,
         mean=need * MIB,
         variance=(deviation * MIB) ** 2,
@@ -49,7 +49,7 @@ def want(
         returns=returns * MIB,
         rate=0.0,
         basis=Basis.LIMIT,
-        noise=int(noise * MIB),
+        large_drop=int(noise * MIB),
         is_paused=paused_s is not None,
         is_overdue=paused_s is not None and paused_s > 20,
         cost_s=0.0,
@@ -344,7 +344,7 @@ def test_with_less_than_the_slack_taken_each_pod_that_had_a_way_still_has_it(
     def reached(room: float) -> set[int]:
         found = set()
         for number, one in sorted(enumerate(demands), key=lambda item: item[1].worst):
-            if one.expected <= room:
+            if one.granted <= room:
                 found.add(number)
                 room += one.returns
         return found

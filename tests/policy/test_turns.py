@@ -45,7 +45,9 @@ class Starting:
         if paused is None:
             resumed_ns = START_NS - ran_s * S
             begun_ns = resumed_ns - int(STARTING_PAUSE_S) * S
-            self._stretches[made.cgroup] = Stretch(begun_ns, resumed_ns, released=True, turn=turn, starting=True)
+            self._stretches[made.cgroup] = Stretch(
+                begun_ns, resumed_ns, resumed_by_policy=True, turn=turn, starting=True
+            )
 
     def resumed(self) -> list[str]:
         """Return the pods that one decision resumes because their time is over."""

@@ -53,4 +53,4 @@ def _spare(place: Place) -> float:
 
 
 def _asks(place: Place) -> bool:
-    return not place.first and not place.excused and place.need > place.noise
+    return not place.first and not place.excused and place.need > place.large_drop
