@@ -147,8 +147,6 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
             worst = expected = max(worst * (1 - terms.idle_share), need)
     beyond = beyond_bytes(used, peaks) if limit is None else 0.0
     mean, variance = _growth(growth, terms, is_paused=is_paused, need=need, most=claim)
-    if beyond and growth.is_young() and not is_paused:
-        mean = max(mean, first_bytes(terms.capacity_bytes) - growth.surge())
     if active:
         granted = max(expected * terms.idle_share + worst * (1 - terms.idle_share), need)
         if not growth.excused:
@@ -158,6 +156,8 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
                 # Until its first large drop the end of its growth is unknown: reserve what it takes at its present
                 # pace.
                 mean, variance = max(mean, min(granted, growth.flow * ACTIVE_S)), 0.0
+            elif beyond and growth.is_young() and not is_paused:  # it may have started beside others (`start`)
+                mean = max(mean, min(granted, first_bytes(terms.capacity_bytes) - growth.surge()))
     else:
         worst = granted = need
         basis = Basis.NOTHING if not rate else _RATE if need < claim else Basis.LIMIT

@@ -112,44 +112,58 @@ def serve(
     """
     first, unsafe = _first(demands, left, margin, nearest)
     slack, blocked = way(demands, left, first)
-    waits_for = _overdue(demands, first, blocked)
-    growing = Growing()
+    overdue, running = _overdue(demands, first, blocked), Growing()
     places: list[Place] = []
     admitted: set[CgroupId] = set()
     for one in demands:
-        after = growing.bytes_with(one)
-        if after <= slack and not (everyone or one.is_paused or one.newcomer or one is first or one.excused):
-            growing.add(one, after)  # most pods
+        total = running.bytes_with(one)
+        if total <= slack and not (everyone or one.is_paused or one.newcomer or one is first or one.excused):
+            running.add(one, total)  # most pods
             continue
-        need, has = after - growing.bytes, slack - growing.bytes
-        grown = one
-        if one is first or one.excused:
-            if one is first:
-                growing.promise(one, one.worst)
-            else:
-                growing.add(one, after)
-            runs, need, has = True, one.worst, left
+        runs, need, fits_in, counted = True, one.worst, left, one
+        if one is first:
+            running.promise(one, one.worst)  # the slack leaves its growth out already
+        elif one.excused:
+            running.add(one, total)
         else:
-            kept = waits_for.granted if waits_for is not None and one.is_paused and one is not waits_for else 0.0
-            unpromised = left - PROMISED * growing.promised - kept
-            has -= kept
-            if one.active and (one.is_paused or one.newcomer) and one.granted > unpromised:
-                need, has = one.granted, unpromised
-                if one.start:  # an idle CPU can run it, and the others keep their way to their peaks
-                    grown = one._replace(mean=one.start, variance=0.0, basis=Basis.FIRST)
-                    after = growing.bytes_with(grown)
-                    need, has = after - growing.bytes, slack - kept - growing.bytes
-            elif one.active and one.is_paused:
-                has -= spare * growing.bytes
-            runs = need <= has or need <= one.large_drop
+            kept = overdue.granted if overdue is not None and one.is_paused and one is not overdue else 0.0
+            need, fits_in, counted = _test(one, running, slack, left, kept, spare)
+            runs = need <= fits_in or need <= one.large_drop
             if runs:
-                growing.add(grown, after)
-                waits_for = None if one is waits_for else waits_for
+                running.add(counted, running.bytes_with(counted))
+                overdue = None if one is overdue else overdue
         if everyone or one.is_paused or not runs:
-            places.append(place_of(grown, need, has, runs=runs, first=one is first))
+            places.append(place_of(counted, need, fits_in, runs=runs, first=one is first))
         if runs and one.newcomer:
             admitted.add(one.usage.pod.cgroup)
-    return Served(places, slack - growing.bytes, unsafe, admitted, None if first is None else first.usage.pod.cgroup)
+    return Served(places, slack - running.bytes, unsafe, admitted, None if first is None else first.usage.pod.cgroup)
+
+
+class _Test(NamedTuple):
+    """A pod runs if `need` fits `fits_in`; both in bytes."""
+
+    need: float
+    fits_in: float
+    counted: Demand
+    """The demand to add to the running ones if the pod runs."""
+
+
+def _test(one: Demand, running: Growing, slack: float, left: float, kept: float, spare: float) -> _Test:
+    """Return the test for a pod that may run: a start is tested for its grant, everything else for its growth.
+
+    `kept` are bytes that an overdue pod needs.
+    """
+    starts = one.active and (one.is_paused or one.newcomer)
+    unpromised = left - PROMISED * running.promised - kept
+    if starts and one.granted > unpromised:
+        if not one.start:
+            return _Test(one.granted, unpromised, one)
+        # An idle CPU can run it, and all others keep their way to their peaks: only its first memory has to fit.
+        one = one._replace(mean=one.start, variance=0.0, basis=Basis.FIRST)
+        spare = 0.0
+    growth = running.bytes_with(one) - running.bytes
+    leaves_free = spare * running.bytes if starts and one.is_paused else 0.0
+    return _Test(growth, slack - running.bytes - kept - leaves_free, one)
 
 
 class Way(NamedTuple):
