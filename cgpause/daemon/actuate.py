@@ -133,12 +133,10 @@ class Actuator:
         used_pct: float | None = None,
         wait_s: float = _BUSY_WAIT_S,
     ) -> bool:
-        """End a pause, also an operator's expired one; return False after a failure, which is logged.
+        """End a pause, also an operator's expired one.
 
-        It may be tried again.
-
-        True does not mean that this call resumed the pod: an operator may have taken the pause over, or another process
-        may have ended it.
+        Return False after a failure; the failure is logged, and the caller may try again. True means that the pause is
+        no longer the daemon's to end: this call ended it, another process did, or an operator took it over.
 
         Raises:
             BusyError, CgroupGoneError: as in the ledger.
@@ -259,10 +257,10 @@ class Actuator:
         self._unwatch(tracked)
 
     def answer_drift(self, tracked: TrackedPod, config: Config) -> None:
-        """Write a throttled pod's quota again after another program changed its cpu.max.
+        """Write a throttled pod's quota again after another program changed cpu.max.
 
-        After more of them than `Drifts` allows in an hour, resume the pod and leave it alone for the rest of the hour.
-        If an operator paused it, stop watching.
+        If `Drifts` allows no more answers in this hour, resume the pod and protect it for the rest of the hour. If an
+        operator paused it, leave cpu.max alone and stop watching the file.
         """
         paused = tracked.pod.paused
         if paused is None or paused.written is None:

@@ -34,9 +34,11 @@ _STEP_BYTES = 64 << 20
 """Most bytes that a single write may force out (page cache): the kernel reclaims during the daemon's write
 (mm/memcontrol.c, memory_high_write), at about 1 GiB/s."""
 _RETRY_NS = 60 * NS_PER_S
+"""Delay of the next attempt after memory.high could not be set."""
 _SOON_NS = NS_PER_S
+"""The same while an old value is in force, which may stall pods."""
 _SLEEP_NS = 30 * NS_PER_S
-"""Longest sampling interval while the tripwire and PSI wake the daemon. PSI misses short stalls."""
+"""Longest sleep, while the tripwire and PSI wake the daemon or no pod may be paused. PSI misses short stalls."""
 _EVENTS = "memory.events.local"
 _BUSY_WAIT_S = 0.05
 """Longest wait for the lock, as for pods: the loop must not wait, and the next tick tries again."""
@@ -174,10 +176,11 @@ class Brake:
         self._trips = self._trips.follow(at_ns, armed=armed, tripped=root.reached > before)
 
     def sleep_ns(self, headroom: Headroom) -> int | None:
-        """Return how long the daemon may sleep if PSI works; None without an armed tripwire, if any pod may be paused.
+        """Return how long the daemon may sleep if PSI works; None if nothing would wake it in time.
 
-        Use beside kubepods is not under its memory.high. So the daemon must sample while the node is the tighter limit.
-        Otherwise the node still has more than the headroom that the policy cares about when the tripwire is reached.
+        It is None in a dry run, without inotify, without a tripwire in force, and while the node is the tighter limit:
+        use beside kubepods is not under memory.high of kubepods. While kubepods is the tighter limit, the node has more
+        memory left at the tripwire than the policy cares about. If no pod may be paused, the daemon needs no tripwire.
         """
         level = None if self._root is None else self._root.level
         if self._dry_run or self._watch.degraded:  # degraded: no event would report that the tripwire was removed

@@ -19,11 +19,12 @@ from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.policy.hold import paused_by_daemon
 
-_YOUNG_NS = 300 * NS_PER_S
-"""Time from a start, or from the daemon's, in which refused connections count as probes of a service that does not
-listen yet. Kubernetes' documentation gives slow starters that long (a startup probe with 30 tries, 10 s apart)."""
+_SLOW_START_NS = 300 * NS_PER_S
+"""Time after a container's start in which a refused connection may be a probe of a service that does not listen yet.
+For older pods it counts from the daemon's start. Kubernetes' documentation gives slow starters that long (a startup
+probe with 30 tries, 10 s apart)."""
 _REFUSED_NS = 5 * NS_PER_S
-"""Interval of looks for refused connections in pods that were there when the daemon started: they can be many."""
+"""Interval of readings of refused connections, for pods older than the daemon: these can be many."""
 _GRACE_NS = 30 * NS_PER_S
 """Kubernetes' default time for a pod to terminate (terminationGracePeriodSeconds)."""
 
@@ -39,9 +40,10 @@ class Distress:
         """Whether the next scan checks everything, as without inotify, although inotify works again."""
 
     def missed(self, at_ns: int) -> None:
-        """Make the next scan due at once and complete: events were lost, or came before a new inotify watch.
+        """Make the next scan due at once and complete.
 
-        A container may have started unseen, so the pods' words are read again.
+        It is called when inotify works again: containers may have changed unseen. The pods' own words are read again,
+        too.
         """
         self._unwatched = True
         self._scan_at_ns = at_ns
@@ -61,7 +63,8 @@ class Distress:
     def check_oom(self, tracked: TrackedPod, at_ns: int) -> bool:
         """Mark a pod if the kernel has OOM-killed in it since its pause; return whether a decision cannot wait.
 
-        After three such kills in ten minutes the pod stays paused: it may make and lose children to be resumed.
+        After three such kills in ten minutes the pod stays paused: it may start processes that get OOM-killed, only to
+        be resumed.
         """
         if not paused_by_daemon(tracked.pod) or tracked.pod.distress is not None:
             return False
@@ -121,7 +124,7 @@ class Distress:
     def _is_refusing(self, tracked: TrackedPod, since_ns: int, at_ns: int) -> bool:
         """Return True if connections to a young pod were refused during its pause: it may become a service."""
         seen, kind = tracked.seen_since(since_ns), tracked.kind
-        if kind.listens or at_ns < seen.look_at_ns or at_ns - max(kind.started_ns, kind.seen_ns) > _YOUNG_NS:
+        if kind.listens or at_ns < seen.look_at_ns or at_ns - max(kind.started_ns, kind.seen_ns) > _SLOW_START_NS:
             return False
         if not kind.started_ns:
             if self._tree.classifier.kinds.is_batch(tracked.pod.controller):
@@ -139,13 +142,13 @@ class Distress:
             call = Call.REFUSED
         if call is None:
             if processes.doubted:
-                self._tree.classifier.was_not_visited(tracked, at_ns)
+                self._tree.classifier.disbelieve_visits(tracked, at_ns)
             return
         if call is Call.ENDING:
             tracked.spare(at_ns + _GRACE_NS)
-            self._tree.classifier.was_told_to_end(tracked, at_ns)
+            self._tree.classifier.note_stop_signal(tracked, at_ns)
         else:
-            self._tree.classifier.was_visited(tracked, at_ns)
+            self._tree.classifier.note_visit(tracked, at_ns)
         self._mark(tracked, call)
 
 

@@ -22,7 +22,7 @@ from cgpause.policy.schedule import OWN_SHARE, SLOW_NS, Schedule
 
 log = logging.getLogger(__name__)
 
-_YOUNG_NS = 60 * NS_PER_S
+_AWAKE_NS = 60 * NS_PER_S
 """Time after the start or end of a container in which the daemon does not sleep: the kernel would wake it for the last
 quarter of the memory, and by then two large pods are halfway to their peaks."""
 
@@ -85,7 +85,7 @@ class Intake:
             urgent = self.distress.on_containers(tracked, at_ns, removed=PodChange.REMOVED in change) or urgent
             # A pod's cgroup appears before kubelet sets its limit, but kubelet makes containers after that.
             self.tree.update_facts(tracked, at_ns)
-            schedule = _expect_newcomer(schedule, at_ns)
+            schedule = _look_soon(schedule, at_ns)
             if tracked.pod.name is None:  # kubelet has made its log folder by now: the name is found as for a new pod
                 self.follower.times.changed(at_ns, came=True, gone=False)
         return schedule, urgent
@@ -100,7 +100,7 @@ class Intake:
         appeared, gone = self.follower.refresh(at_ns, tight=schedule.tight)
         for tracked in appeared:
             self.actuator.read_record(tracked)
-            schedule = _expect_newcomer(schedule, at_ns)
+            schedule = _look_soon(schedule, at_ns)
             log.debug("pod appeared %s", fields(pod=tracked.pod.label, cgroup=tracked.cgroup.id.path))
         for pod in gone:
             self.actuator.forget(pod)
@@ -109,12 +109,12 @@ class Intake:
             self.actuator.answer_drift(tracked, config)  # also a pause that was given up an hour ago
         self.psi.follow(self.tree.kubepods)
         self.brake.follow()
-        missed = self.watch.done()
-        if missed:
+        recovered = self.watch.has_recovered()
+        if recovered:
             self.distress.missed(at_ns)
         slept = schedule.sample_at_ns > at_ns + SLOW_NS
         # The tripwire and the PSI trigger of a kubepods root that was left wake the daemon no more.
-        if missed or (slept and headroom is not None and self.sleep_ns(headroom, at_ns) is None):
+        if recovered or (slept and headroom is not None and self.sleep_ns(headroom, at_ns) is None):
             schedule = schedule.by(at_ns)
         return schedule
 
@@ -123,7 +123,7 @@ class Intake:
         sleep_ns = self.brake.sleep_ns(headroom) if self.psi.on_kubepods else None
         if sleep_ns is None:
             return None
-        young_ns = max(at_ns - _YOUNG_NS, 0)
+        young_ns = max(at_ns - _AWAKE_NS, 0)
         for tracked in self.tree.pods.values():
             pod = tracked.pod
             is_young = pod.protected is None and pod.changed_at_ns > young_ns
@@ -133,7 +133,7 @@ class Intake:
         return sleep_ns
 
 
-def _expect_newcomer(schedule: Schedule, at_ns: int) -> Schedule:
+def _look_soon(schedule: Schedule, at_ns: int) -> Schedule:
     """Return the schedule, awake, with a sample soon after the start or end of a container.
 
     While memory is tight it comes as soon as the container may be paused: it can take gigabytes in a second.

@@ -64,7 +64,7 @@ class FileTrouble:
     """The errors of one file, for the log: an error is logged once while it lasts, and so is its end."""
 
     def __init__(self, path: str, bad: str, good: str, how: str = ", for root alone") -> None:
-        """Log `bad` for an error and `good` for its end; `how` says how to make the folder."""
+        """Log `bad` for an error and `good` for its end; `how` ends the advice to make the folder ("make FOLDER")."""
         self.path = path
         self.text: str | None = None
         """The present error; None after a success."""

@@ -44,6 +44,7 @@ _HINTS = {
 }
 _READ_SIZE = 16384  # memory.stat, the longest file read here, has 1.6 KiB on 6.12
 _PIECE_SIZE = 2048
+"""A read that returns at least this many bytes may not be the last one."""
 LOCK_FILE = "cgroup.kill"
 """The file that is locked in place of the directory: only root may open it (mode 0200, kernel 5.14, commit
 661ee6280931). Any user of the host, and a container with /sys mounted, may open the directory and so could lock it."""
@@ -275,18 +276,24 @@ class Cgroup:
         return found
 
     def owned_by_root(self) -> bool:
-        """Return True if root (or this user, on a made tree) owns the directory: only it sets its user.* xattrs."""
+        """Return True if root (or this user, on a made tree) owns the directory.
+
+        Then no other user can have set its user.* xattrs.
+        """
         try:
             return os.fstat(self._fd).st_uid in (0, os.geteuid())
         except OSError as e:
             raise _read_error(self.path, e) from e
 
     def pids(self, below: str = "") -> list[int]:
-        """Return the processes of the cgroup, or of one cgroup below it, without those of its children."""
+        """Return the process ids of the cgroup, or of the one at the relative path `below`; not those further down."""
         return [parse_number(pid, "cgroup.procs") for pid in self.read(os.path.join(below, "cgroup.procs")).split()]
 
     def child(self, name: str) -> Cgroup:
-        """Open a child cgroup."""
+        """Open the cgroup at `name`, a path relative to this one.
+
+        It is opened by path, so it may be a new cgroup's if this one was removed.
+        """
         return Cgroup(self._root, os.path.join(self.id.path, name))
 
 

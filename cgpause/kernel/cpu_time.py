@@ -1,4 +1,4 @@
-"""CPUs in one state, on average between two readings of a kernel file that counts their time since the boot."""
+"""The average number of CPUs in one state, from a kernel file that counts the time of that state since boot."""
 
 from __future__ import annotations
 

@@ -31,11 +31,11 @@ _MOST_PROCESSES = 64
 
 
 _UNNAMED_NS = 10 * NS_PER_S
-"""Age of a process from which such a name (`UNNAMED`) is a program's own."""
+"""A process older than this with a name of `UNNAMED` is a program, and no runtime."""
 
 
 class Containers:
-    """The containers of one pod that were already read, so that each is read once."""
+    """Reads the own words of one pod's containers, each container once."""
 
     def __init__(self) -> None:
         self._read: set[str] = set()

@@ -1,11 +1,10 @@
-"""Detection of a daemon on a tree from outside: without privileges and without disturbing it.
+"""Finds out from outside whether a daemon works on a tree. It needs no privileges and disturbs no daemon.
 
-A daemon has a flock on the root's memory.reclaim while it lives (`Cgroup.lock_for_daemon`). An attempt to take that
-lock, even a shared one, needs root and could make a daemon fail that starts at that moment. /proc/locks shows the owner
-of the lock to every user who can see the owner's process (locks_show, fs/locks.c). If it shows none (a kernel before
-5.19 has no memory.reclaim, a dry run takes no lock, a container without the host's PID namespace sees no other
-processes), the cgroup of the installed unit still shows that it runs. systemctl would show less and cost a process each
-time.
+A daemon keeps a flock on the root's memory.reclaim (`Cgroup.lock_for_daemon`). /proc/locks shows the owner to every
+user who can see its process (locks_show, fs/locks.c). It shows none on a kernel before 5.19 (no memory.reclaim), for a
+dry run (no lock), and in a container without the host's PID namespace. Then the unit's cgroup decides. cgpause never
+tries the lock itself: even a shared attempt needs root and could make a starting daemon fail. systemctl would show less
+and cost a process each time.
 """
 
 from __future__ import annotations
@@ -52,20 +51,18 @@ def find_daemon(root: str, proc_locks: str = "/proc/locks") -> RunningDaemon:
             unit = _is_populated(top)
     except CgpauseError:
         return RunningDaemon(DaemonState.UNKNOWN)
-    pid = None
+    pid, can_tell = None, lock is not None and _sees_all_processes()
     if lock is not None:
         try:
             with open(proc_locks, "rb") as f:
                 pid = parse_flock_holder(f.read(), *lock)
         except OSError:
-            lock = None
+            can_tell = False
     if pid is not None:
         return RunningDaemon(DaemonState.RUNNING, pid)
-    if not _sees_all_processes():
-        lock = None
     if unit:
-        return RunningDaemon(DaemonState.LOOKING_ON if lock is not None else DaemonState.RUNNING)
-    return RunningDaemon(DaemonState.UNKNOWN if lock is None else DaemonState.STOPPED)
+        return RunningDaemon(DaemonState.LOOKING_ON if can_tell else DaemonState.RUNNING)
+    return RunningDaemon(DaemonState.STOPPED if can_tell else DaemonState.UNKNOWN)
 
 
 def _sees_all_processes() -> bool:

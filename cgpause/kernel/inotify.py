@@ -114,17 +114,17 @@ class Watch:
         """Whether there is a watch on memory.high of a kubepods root."""
         return self._high is not None
 
-    def missed(self) -> None:
+    def note_failure(self) -> None:
         """Note that a directory could not be opened for a watch, and that the error was logged."""
         self._missed = self._told = True
 
     def try_again(self) -> None:
-        """Forget the failures: the caller adds all watches again and then calls `done`."""
+        """Forget the failures: the caller adds all watches again and then calls `has_recovered`."""
         self._missed = False
         if self._inotify is None:
             self._open()
 
-    def done(self) -> bool:
+    def has_recovered(self) -> bool:
         """Return True, and log it, if all watches work again; the caller has added all of them."""
         recovered = self._told and not self.degraded
         if recovered:

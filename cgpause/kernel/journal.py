@@ -17,7 +17,7 @@ ADDRESS = "/run/systemd/journal/socket"
 IDENTIFIER = "cgpause"
 UNIT = "cgpause.service"
 _UNIT_FIELD = "OBJECT_SYSTEMD_UNIT"
-"""Field by which `journalctl -u` shows an entry of root beside the unit's own."""
+"""Field that names the entry's unit. With it `journalctl -u` also shows entries that root's commands write."""
 
 
 def is_stderr() -> bool:

@@ -41,7 +41,7 @@ def _quote(text: str) -> str:
 
 
 class _Formatter(logging.Formatter):
-    """Return the level as journald's priority, or as a word for operators."""
+    """Formats a record: each line begins with journald's priority, or the record with the level as a word."""
 
     def __init__(self, *, journal: bool) -> None:
         super().__init__()

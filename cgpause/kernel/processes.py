@@ -4,9 +4,9 @@ A paused process cannot act on its stop signal, and a process that kubelet start
 preStop hook, kubectl exec) makes no progress. No event of the cgroup reports either, so the daemon reads the processes:
 only those with a parent outside the pod, because a runtime starts and signals no others.
 
-A pod can fake both: it can signal itself, or start a process with its container's shim as the parent (CLONE_PARENT).
-And it can make a child that the kernel OOM-kills at the pod's own limit. So the daemon believes each of the three
-`_MOST` times within `_WINDOW_S`. In a frozen pod no process can fork, so a new one is always believed.
+A pod can fake all three reasons. It can signal itself. It can start a process whose parent is its container's shim
+(CLONE_PARENT). It can make a child that the kernel OOM-kills at the pod's own limit. So the daemon believes each reason
+at most _BELIEVED times in _WINDOW_S. In a frozen pod no process can fork, so a new process is always believed.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from cgpause.kernel.cgroupfs import Cgroup
 RUNTIME = re.compile(r"runc(:|$)|crun$|youki")
 """Names of a process of a runtime that makes a container: runc names its steps `runc:[2:INIT]`."""
 UNNAMED = re.compile(r"exe$|\d+$")
-"""First names of such a process: runc and crun run copies of themselves as /proc/self/exe or /proc/self/fd/N."""
+"""Names of such a process before it sets its own: runc and crun run copies of themselves as /proc/self/exe or
+/proc/self/fd/N."""
 _AT_ONCE = 128
 """Processes read at a time, 20 µs each; in a larger pod the next reading goes on from there."""
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-_MOST = 3
+_BELIEVED = 3
+"""Number of times in _WINDOW_S that the daemon believes one reason of a pod."""
 _WINDOW_S = 600
-"""A pod that fakes three resumes of 30 s in ten minutes stays paused for 85 % of the time. A new container starts a new
-count."""
+"""Time after which a believed reason no longer counts. A pod that fakes three resumes of 30 s in it stays paused for
+85 % of the time. After a change of containers the count begins anew."""
 
 
 class Call(StrEnum):
@@ -51,14 +53,17 @@ class _Credit:
     def take(self, at_ns: int) -> bool:
         """Count one more; return False if there were too many."""
         self._spent_ns = [spent_ns for spent_ns in self._spent_ns if at_ns - spent_ns < _WINDOW_S * 1_000_000_000]
-        if len(self._spent_ns) >= _MOST:
+        if len(self._spent_ns) >= _BELIEVED:
             return False
         self._spent_ns.append(at_ns)
         return True
 
 
 class Processes:
-    """The processes of one paused pod between readings; new containers get a new object."""
+    """What the daemon remembers of a paused pod's processes from one reading to the next.
+
+    After a change of containers the pod gets a new object.
+    """
 
     def __init__(self) -> None:
         self._answered: dict[int, tuple[int, int]] = {}
@@ -81,7 +86,8 @@ class Processes:
         """Return the reason to resume the pod, or None.
 
         `below` is the result of `descendants`, `since_ns` the start of the pause, and `frozen_ns` a time at which all
-        its processes were frozen. A signal counts once: a process that runs and leaves it pending has blocked it.
+        its processes were frozen. A pending signal counts once: if a process runs and leaves it pending, it has blocked
+        the signal.
         """
         pids: list[int] = []
         for name in below:

@@ -37,7 +37,7 @@ _ASKED_AT_ONCE = 16
 
 
 class Classifier:
-    """Keeps the workload of each pod (`Pod.workload`), and learns the kinds of workloads from the pods."""
+    """Keeps the kind of each pod (`Pod.workload`), and learns from the pods which workloads are services or batch."""
 
     def __init__(self, pods: Mapping[CgroupId, TrackedPod], kinds: Kinds) -> None:
         """Begin with the tracked `pods`, which their owner keeps up to date, and the known `kinds` of workloads."""
@@ -47,7 +47,7 @@ class Classifier:
         """Earliest time of the next look for programs in any pod."""
 
     def classify(self, tracked: TrackedPod, at_ns: int) -> None:
-        """Set a pod's workload by all that is known of it now."""
+        """Set a pod's kind from all that is known of it now."""
         workload = self._workload(tracked, at_ns)
         if workload is not tracked.pod.workload:
             tracked.pod = replace(tracked.pod, workload=workload)
@@ -94,16 +94,16 @@ class Classifier:
             if tracked.kind.listens is not None:
                 self._learn_kind(tracked, at_ns)
 
-    def was_visited(self, tracked: TrackedPod, at_ns: int) -> None:
+    def note_visit(self, tracked: TrackedPod, at_ns: int) -> None:
         """Treat a pod as a service from now on: a process was started in it from outside, perhaps by an exec probe."""
         tracked.kind.visited = True
         self.kinds.probed(tracked.pod.controller)
         self.classify(tracked, at_ns)
 
-    def was_not_visited(self, tracked: TrackedPod, at_ns: int) -> None:
-        """Stop treating a pod as a service because of processes started in it: it may start so many itself.
+    def disbelieve_visits(self, tracked: TrackedPod, at_ns: int) -> None:
+        """No longer take processes started in a pod for exec probes: the pod may start so many itself.
 
-        Its workload stays known as a service.
+        The pod stops being a service for that reason; its workload stays known as a service.
         """
         if tracked.kind.visited:
             tracked.kind.visited = False
@@ -112,7 +112,7 @@ class Classifier:
                 "not resumed again for processes started in it, until it is frozen %s", fields(pod=tracked.pod.label)
             )
 
-    def was_told_to_end(self, tracked: TrackedPod, at_ns: int) -> None:
+    def note_stop_signal(self, tracked: TrackedPod, at_ns: int) -> None:
         """Treat a pod that was told to end as a service for _ENDING_S: its grace period may outlast the spared time."""
         tracked.kind.ending_until_ns = at_ns + int(_ENDING_S * NS_PER_S)
         self.classify(tracked, at_ns)
@@ -127,9 +127,10 @@ class Classifier:
     def learn_from_end(self, left: TrackedPod, at_ns: int) -> None:
         """Learn the kind of a workload from a pod of it that is gone.
 
-        It is certainly batch if a program of the pod did not listen. If a program ran and was not asked, the pod is a
-        short job, or a service whose rollout was undone: its workload has been silent so far. Of any other pod nothing
-        is known: memory was not tight, a rule names its class, or it ended while its image was pulled.
+        The workload is certainly batch if the daemon found a program of the pod not listening. If a program ran and was
+        never checked, the pod was a short job, or a service whose rollout was undone: the workload counts as silent so
+        far. Otherwise nothing is learned: memory was not tight, a rule names the class, or the pod ended while its
+        image was pulled.
         """
         kind, name = left.kind, left.pod.controller
         if kind.listens or kind.visited or kind.ruled is not PodClass.AUTO:
@@ -188,7 +189,7 @@ class Classifier:
         self._classify_silent(at_ns)
 
     def _classify_silent(self, at_ns: int) -> None:
-        """Classify all pods that do not listen again, because more is known of the workloads. Each meets all rules."""
+        """Classify all pods that do not listen again, because more is known of the workloads."""
         for tracked in self._pods.values():
             self.heed_kinds(tracked, at_ns)
 

@@ -53,11 +53,11 @@ def kubepods_roots(root: str, on_error: OnError | None = None) -> list[tuple[str
 
 
 def find_kubepods(root: str, current: Cgroup | None = None) -> tuple[Cgroup, CgroupDriver] | None:
-    """Open the kubepods root that is in use; an old kubelet leaves an empty second tree beside the real one.
+    """Open the kubepods root in use; None if there is none. An old kubelet leaves an empty second tree.
 
-    A root with processes is preferred, with the most pods; then `current`, which the caller follows; then the root with
-    the most pods: between two jobs both roots are empty, and the second one keeps folders of pods that are gone.
-    `current` is never closed here, and is returned as it is. Return None if there is no root.
+    The order is: the root with processes and the most pods; then `current`, the root that the caller follows; then the
+    root with the most pods. Between two jobs both roots are empty, and the second one keeps folders of pods that are
+    gone. `current` is never closed here; if it wins, the same object is returned.
 
     Raises:
         CgroupGoneError, KernelReadError: the cgroup root itself is missing or unreadable.

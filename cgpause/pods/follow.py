@@ -99,5 +99,5 @@ class Follower:
                 except CgpauseError as e:
                     self._tiers = ()
                     self._warn(f"not watched {fields(cgroup=name, error=e)}")
-                    watch.missed()
+                    watch.note_failure()
         return new

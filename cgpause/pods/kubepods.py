@@ -52,12 +52,11 @@ class KubepodsMemory:
         return limit, max(current - self._reclaimable_bytes, 0)
 
     def glance(self, cgroup: Cgroup | None) -> tuple[int | None, int, int] | None:
-        """Return the limit, and the use without page cache at best and at worst, without reading memory.stat.
+        """Return the limit, and the lowest and highest use that page cache allows, in bytes; do not read memory.stat.
 
-        That is the slowest file.
-        At worst all page cache counts as used, at best only what is new since the last `read`; the use is even lower if
-        anonymous memory has become page cache since. Return None without a kubepods, and if it is another one than at
-        the last `read`.
+        memory.stat is the slowest file. The lowest use leaves out as much page cache as there was at the last `read`;
+        the highest counts all of it. The true use can be lower still if anonymous memory has become page cache since.
+        Return None without kubepods, or if `read` has not yet read this kubepods.
 
         Raises:
             CgroupGoneError: kubepods was removed.

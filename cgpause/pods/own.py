@@ -17,8 +17,9 @@ from cgpause.pods.containers import descendants
 
 POD_UID = "CGPAUSE_POD_UID"
 _NO_PROCESSES = (errno.ENOENT, errno.EOPNOTSUPP)
-"""Errors that mean no processes. ENOENT: an ordinary directory tree. EOPNOTSUPP: a threaded cgroup; its domain cgroup
-lists its processes. A container may make one, and must not protect itself from a pause with it."""
+"""Errors that mean no processes. ENOENT: the cgroup was removed, or this is an ordinary directory tree. EOPNOTSUPP: a
+threaded cgroup; its domain cgroup lists its processes. A container may make one, and must not protect itself from a
+pause with it."""
 
 
 def holds_us(cgroup: Cgroup, uid: str, own_uid: str | None) -> bool:

@@ -17,15 +17,16 @@ from cgpause.pods.discover import is_populated
 from cgpause.pods.tracked import SPARED_S, TrackedPod
 
 _MAKING_NS = 10 * NS_PER_S
-"""Time from a change of containers in which every sample looks, and a runtime at work beside a program spares the pod.
-Runtimes are recognized by their process names, and a program could use the same name."""
-_MOST_BYTES = 32 << 20
-"""Most memory of a pod without a program, for the same reason. runc's copy of itself takes some 15 MiB."""
+"""Time after a change of containers in which every sample looks. In this time a runtime at work beside a program spares
+the pod; later it does not, because a program could have a runtime's name."""
+_LITTLE_BYTES = 32 << 20
+"""A pod with more memory than this has a program, whatever the names of its processes. runc's copy of itself takes some
+15 MiB."""
 _INTERVAL_NS = NS_PER_S
 """Interval of later looks at a pod without a program."""
-_REST_NS = 10 * NS_PER_S
-"""The same where only a new container can bring a program, and is an event (inotify). While a runtime works there is no
-further event: runc starts the program in a cgroup that it has made before. A look at one pod takes half a million
+_WATCHED_INTERVAL_NS = 10 * NS_PER_S
+"""The same interval if inotify reports new containers and no runtime works in the pod. While a runtime works there is
+no further event: runc starts the program in a cgroup that it has made before. A look at one pod takes half a million
 instructions."""
 _NEVER_NS = 1 << 62
 
@@ -52,13 +53,13 @@ def look_for_program(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
         tracked.pod = replace(tracked.pod, unmade=unmade)
     if not is_new:  # the start of a container is an event
         rests = watched and (inside is None or not inside.runtime)
-        interval_ns = _REST_NS if rests else _INTERVAL_NS
+        interval_ns = _WATCHED_INTERVAL_NS if rests else _INTERVAL_NS
         kind.look_at_ns = at_ns + interval_ns if unmade else _NEVER_NS
     return inside is not None and inside.program
 
 
 def _containers_use_little(pod: Cgroup) -> bool:
-    """Return True if the present containers are known to use at most _MOST_BYTES.
+    """Return True if the present containers are known to use at most _LITTLE_BYTES.
 
     The pod's own memory.current also counts memory that ended containers left behind, such as page cache.
     """
@@ -69,4 +70,4 @@ def _containers_use_little(pod: Cgroup) -> bool:
                 used += parse_number(child.read("memory.current"), "memory.current")
     except CgpauseError:
         return False
-    return used <= _MOST_BYTES
+    return used <= _LITTLE_BYTES

@@ -7,10 +7,12 @@ from cgpause.core.clock import NS_PER_S
 REFRESH_NS = 60 * NS_PER_S
 """Interval of refreshes even without inotify events; each also reads the pods' limits, names and marks again."""
 CALM_REFRESH_NS = 10 * REFRESH_NS
-"""Interval while memory is not tight: no decision needs these facts then, and refreshes take nearly all the CPU time of
-an idle daemon."""
+"""Interval while memory is not tight: no decision needs limits, names and marks then, and refreshes take nearly all the
+CPU time of an idle daemon."""
 UNNAMED_REFRESH_NS = 10 * NS_PER_S
 """Interval while a pod has no name: kubelet makes the pod's log folder some time after its cgroup."""
+FAILED_REFRESH_NS = 10 * NS_PER_S
+"""Delay of the next attempt after a failed refresh."""
 UNWATCHED_REFRESH_NS = NS_PER_S
 """Interval while inotify does not report new pods."""
 GONE_REFRESH_NS = NS_PER_S
@@ -41,7 +43,8 @@ class RefreshTimes:
     def changed(self, at_ns: int, *, came: bool, gone: bool) -> None:
         """Make a refresh due: at once for a new pod or tier (`came`), in GONE_REFRESH_NS for a removed one (`gone`).
 
-        Pods come by the dozen and are not paused at first, so a refresh rests after the one before and handles many.
+        Pods come by the dozen, and a new pod is not paused at first. So after a refresh the next one waits for a while
+        (`rest_until`) and then handles all of them.
         """
         if came:
             self._not_later_than(max(at_ns, self._not_before_ns))
@@ -54,7 +57,7 @@ class RefreshTimes:
 
     def failed(self, at_ns: int) -> None:
         """Schedule the next attempt after a failed refresh."""
-        self.due_ns = at_ns + UNNAMED_REFRESH_NS
+        self.due_ns = at_ns + FAILED_REFRESH_NS
 
     def walked(
         self, at_ns: int, *, tight: bool, watched: bool, pods: bool, named: bool, started: bool, rewatched: bool

@@ -29,7 +29,7 @@ _WAITING_NS = 1_000_000_000
 _ALL_NS = 1_000_000_000
 """Longest interval between readings of all pods: one pod may grow by the bytes that another one frees."""
 _LITTLE_SHIFT = 10
-"""Pods that are not read count as still while their sum has moved by at most 1/1024 (2^-10) of the capacity."""
+"""Pods that are not read count as unchanged while their sum has moved by at most 1/1024 (2^-10) of the capacity."""
 
 
 class Sampler:
@@ -55,7 +55,8 @@ class Sampler:
     def follow_kubelet(self, at_ns: int) -> bool:
         """Read kubelet's configuration again if a look is due and the file has changed; return whether it has.
 
-        Not while a pod is paused whose pause is to end at some time, because a disk can hang.
+        It does not look while a pause has to end on time: a pause by the daemon, or one that an operator gave an end. A
+        disk that hangs would stop the loop, and the pod would stay paused.
         """
         if at_ns < self._kubelet.due_ns:
             return False
@@ -92,10 +93,10 @@ class Sampler:
         return Headroom(node.total_bytes, node.available_bytes, limit, used, threshold)
 
     def glance(self) -> tuple[int, int]:
-        """Return bounds of the headroom's `available_bytes` without reading memory.stat, the slowest file.
+        """Return the lowest and the highest possible headroom in bytes, without reading memory.stat, the slowest file.
 
-        They differ by the page cache (`KubepodsMemory.glance`). Both are 0 without a kubepods, and if it is another one
-        than at the last `headroom`.
+        They differ by the page cache (`KubepodsMemory.glance`). Both are 0 if there is no kubepods, or if `headroom`
+        has not yet read this one.
 
         Raises:
             CgroupGoneError: kubepods was removed.

@@ -22,23 +22,23 @@ them: a container cannot be made in a paused pod."""
 _LIST_INTERVAL_S = 10
 """Interval of listing a pod's child cgroups: that also reads the names of its 60 files, and is the slowest step."""
 _STAT_INTERVAL_S = 10
-"""Longest use of one reading of memory.stat while memory.current stands still."""
+"""Longest time for which one reading of memory.stat is used while memory.current stands still."""
 _LITTLE_STAT_INTERVAL_S = 60
 """The same for a pod with next to no page cache: even if all of it turns into anonymous memory, that is noise."""
 
 
 @dataclass(slots=True)
 class SeenInPause:
-    """Observations of a pod in one pause."""
+    """What the daemon saw of a pod in one pause, or while it runs (`since_ns` is 0)."""
 
     since_ns: int
     """Start of the pause."""
     children: frozenset[str] | None = None
-    """Child cgroups at the last scan without inotify."""
+    """Names of the pod's containers at the last scan without inotify."""
     refused: int | None = None
     """Number of refused connections when last read."""
     look_at_ns: int = 0
-    """Earliest time of reading it again."""
+    """Earliest time to read `refused` again."""
     frozen_ns: int | None = None
     """A time at which all processes were frozen."""
 
@@ -60,7 +60,7 @@ class KindSigns:
     started_ns: int = 0
     """Time of the last change of containers; 0 if that was before the first refresh."""
     paused_ns: int = 0
-    """Length of the pauses that have ended since then."""
+    """Total length of the pauses since `started_ns` that have ended."""
     listens: bool | None = None
     """Whether a process in the pod listens on TCP; None while unknown. Once True it stays True: a service that restarts
     will listen again."""
@@ -81,7 +81,7 @@ class KindSigns:
     ask_at_ns: int = 0
     """Earliest time of the next check for a listening process."""
     asked_ns: int = 0
-    """Time of the last one."""
+    """Time of the last check for a listening process."""
 
 
 @dataclass(slots=True)
@@ -106,6 +106,7 @@ class TrackedPod:
     failure: str | None = None
     """Reason why the pod is protected until `retry_at_ns`, such as the kernel's refusal to pause it."""
     retry_at_ns: int = 0
+    """Time until which `failure` protects the pod, and earliest time to read a damaged record again."""
     seen: SeenInPause = field(default_factory=lambda: SeenInPause(0))
     """Observations in the last pause; `seen_since` begins them anew."""
     processes: Processes = field(default_factory=Processes)
@@ -257,9 +258,9 @@ class TrackedPod:
         return used if self.usage is None or self.is_stat_due(at_ns) else max(used, self.usage.used_bytes)
 
     def settle(self, at_ns: int, hold: HoldConfig) -> None:
-        """Spare a pod with new containers from pauses for SPARED_S, or for `settle_s` if that is shorter.
+        """Protect a pod with new containers from any pause for SPARED_S, or for `settle_s` if that is shorter.
 
-        The watermark policy does not pause it for the whole of `settle_s`.
+        The watermark policy leaves the pod alone until all of `settle_s` is over.
         """
         self.pod = replace(self.pod, changed_at_ns=at_ns)
         spared_s = min(hold.settle_s, SPARED_S)

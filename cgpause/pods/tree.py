@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 _LEFT_BEHIND = "kubelet uses another kubepods tree now"
 _LEFT_BEHIND_NS = 60 * NS_PER_S
-"""Longest protection of a pod left in an old tree, after it appears in the tree in use."""
+"""Longest time for which a pod of an old tree stays protected after kubelet uses that tree again."""
 
 
 class PodTree:
@@ -141,7 +141,7 @@ class PodTree:
         return next((tracked for tracked in self.pods.values() if tracked.holds_us), None)
 
     def update_facts(self, tracked: TrackedPod, at_ns: int) -> None:
-        """Read a pod's slow facts again: name, memory.max, marks, rules; if they cannot be read, protect the pod."""
+        """Read the facts that seldom change: name, memory.max, marks, rules. Protect a pod that cannot be read."""
         if at_ns >= tracked.retry_at_ns:
             tracked.failure = None
         pod, cgroup = tracked.pod, tracked.cgroup
@@ -247,7 +247,8 @@ class PodTree:
         for tracked in self.pods.values():
             usage, limit = tracked.usage, tracked.pod.memory_max_bytes
             if limit is not None and usage is not None and usage[0] > limit:
-                self.update_facts(tracked, at_ns)  # the limit was raised: until then the pod seems to have no claim
+                # The limit was raised. With the old limit the pod would seem to need no more memory.
+                self.update_facts(tracked, at_ns)
             is_due = tracked.is_stat_due(at_ns)
             if not is_due and not wants_cpu:  # most pods of a node
                 continue

@@ -243,7 +243,7 @@ def test_a_node_without_kubepods_has_figures_of_the_node(bench: Bench) -> None:
 def test_what_the_daemon_has_to_do_without_is_said(bench: Bench) -> None:
     bench.refresh()
     assert bench.shown("cgpause_degraded")["inotify",] == 0
-    bench.sources.watch.missed()
+    bench.sources.watch.note_failure()
 
     assert bench.shown("cgpause_degraded")["inotify",] == 1
     assert bench.shown("cgpause_degraded")["psi",] == 1  # a plain tree has no PSI

@@ -258,11 +258,11 @@ def test_watches_that_can_be_had_again_are(
         watch.add_pod(pod, paused=True)
         watch.try_again()
         watch.add_pod(pod, paused=True)
-        watch.done()
+        watch.has_recovered()
         assert watch.degraded
     watch.try_again()
     watch.add_pod(pod, paused=True)
-    watch.done()
+    watch.has_recovered()
     assert not watch.degraded
     write("cpu.max")(tier / "pod")
     assert watch.read() == Changes(pods={pod.id: PodChange.CPU_MAX})

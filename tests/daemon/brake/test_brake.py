@@ -245,7 +245,7 @@ def test_nobody_sleeps_without_a_tripwire(brake: Brake, fake: FakeTree, watch: W
     assert brake.sleep_ns(limited(10)) is None
     assert brake.sleep_ns(apply(brake, 80, tight=True)) is None
     assert brake.sleep_ns(apply(brake, 10)) == 30 * S
-    watch.missed()  # inotify would not report a removed tripwire
+    watch.note_failure()  # inotify would not report a removed tripwire
     assert brake.sleep_ns(limited(10)) is None
 
 

@@ -121,7 +121,7 @@ def test_whatever_happens_to_its_record_the_original_is_remembered(brake: Brake,
 
 
 def test_without_inotify_every_sample_looks(tree: PodTree, watch: Watch, fake: FakeTree) -> None:
-    watch.missed()
+    watch.note_failure()
     brake = Brake(tree, watch, dry_run=False)
     brake.follow()
     apply(brake, 10)

@@ -321,7 +321,7 @@ def test_a_pod_that_was_told_to_end_counts_as_a_service_for_ten_minutes(
     tree.refresh(0)
     (job,) = tree.pods.values()
 
-    tree.classifier.was_told_to_end(job, S)
+    tree.classifier.note_stop_signal(job, S)
     assert workloads(tree) == {"job-0": Workload.SERVICE}
     tree.starts(job, 2 * S)  # one of its containers has ended
     tree.refresh(601 * S - 1)

@@ -209,7 +209,7 @@ def test_who_was_visited_is_held_like_a_service_unless_a_rule_says_otherwise(
     tracked.kind.listens = False
     tree.update_facts(tracked, 1)
     assert tracked.pod.workload is Workload.BATCH
-    tree.classifier.was_visited(tracked, 1)
+    tree.classifier.note_visit(tracked, 1)
     assert tracked.pod.workload is becomes
     tree.update_facts(tracked, 2)
     assert tracked.pod.workload is becomes
