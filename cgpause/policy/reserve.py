@@ -27,11 +27,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from statistics import fmean
+from typing import NamedTuple
 
 from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.memory_units import mib
-from cgpause.core.model import Action, CgroupId, Freeze, Pause, PodUsage, Resume, Sample
+from cgpause.core.model import Action, CgroupId, Freeze, Pause, PodUsage, Resume, Sacrifice, Sample
 from cgpause.policy.demand import (
     ACTIVE_S,
     Demand,
@@ -49,7 +50,7 @@ from cgpause.policy.growth import LITTLE_PCT, Growth, Growths, learn
 from cgpause.policy.peaks import Peaks
 from cgpause.policy.sacrifice import UNSAFE_S, choose, freed_bytes, without_effect
 from cgpause.policy.schedule import fast_ns
-from cgpause.policy.serving import SPARE, Place, place_of, serve
+from cgpause.policy.serving import SPARE, Place, Served, place_of, serve
 
 MARGIN_PCT = 1.0
 """Memory that the policy never grants, in percent of the capacity, on top of kubelet's eviction threshold."""
@@ -61,10 +62,12 @@ as the mean running time of the growing pods. After the first kill there is no b
 next. In the simulation no container restarts in 66 of 72 combinations of preset, CPUs and start time; with 5 s instead
 it is 59, in the same time."""
 PATIENCE = 2.0
-"""The cost of pauses, in restarts, at which the policy excuses a pod that does not fit; one that fits, at one. If as
-many kills came all the same, pauses are futile while no worst demand fits: then it excuses all pods of the priority.
-In simulated presets on 2 to 32 CPUs (seeds 1 to 12), 6 of 26,700 pods restart; 14 if pods that give back leave the cost
-as it is; 15,682 without control."""
+"""Cost of pauses, in restarts, at which the policy excuses a waiting pod even if it does not fit. A pod that fits is
+excused at the cost of one restart. In simulated presets on 2 to 32 CPUs (seeds 1 to 12), 6 of 26,700 pods restart; 14
+if pods that give back leave the cost as it is; 15,682 without control."""
+FUTILE_KILLS = 2
+"""Kills at the limit of kubepods, since pauses began to cost, after which pauses are futile while no worst demand fits:
+an excuse then holds for all waiting pods of the priority."""
 _IDLE_HALF_LIFE_S = 1.0
 _LATE_HALF_LIFE_S = 10.0
 _LONGEST_LATE_S = 1.0
@@ -189,63 +192,120 @@ def step(
     with the seconds until it could be paused (infinite: never). With `everyone` the outcome has the places of all pods,
     for `explain`; else only of pods that are or must be paused.
     """
-    everyone = everyone or config.reserve.sacrifice
-    capacity, growths = sample.headroom.capacity_bytes, state.growths
-    of, peaks_of, terms = growths.pods, growths.peaks.of, _terms(state, sample)
-    room = left = room_bytes(sample)
-    places: list[Place] = []
-    for usage, seconds in unstoppable:
-        one = demand(usage, of[usage.pod.cgroup], peaks_of(usage.pod), terms)
-        reserved = reserved_bytes(one, seconds + terms.reaction_s)
-        if everyone:
-            places.append(place_of(one, reserved, left, runs=True)._replace(stoppable=False))
-        left -= reserved
-    throttle, freezes = config.throttle, config.mechanism.freezes
-    for usage in paused:
-        left -= leak_bytes(usage, of[usage.pod.cgroup], capacity, throttle.cpus, freezes=freezes)
-    demands = [demand(usage, of[usage.pod.cgroup], peaks_of(usage.pod), terms) for usage in (*candidates, *paused)]
-    demands.sort(key=_ORDER, reverse=True)
+    capacity, growths, terms = sample.headroom.capacity_bytes, state.growths, _terms(state, sample)
+    all_places, room = everyone or config.reserve.sacrifice, room_bytes(sample)
+    # 1. Pods that run in any case, and paused ones that still take memory.
+    left, fixed = _reserve_unstoppable(unstoppable, room, growths, terms)
+    left = _reserve_leaks(paused, left, growths, capacity, config)
+    # 2. All other pods, in serving order.
+    demands = _demands((*candidates, *paused), growths, terms)
     spare = SPARE * (1 - terms.idle_share)
-    served = serve(demands, left, capacity * MARGIN_PCT / 100, state.nearest, everyone, spare)
-    places += served.places
-    resumed = {place.usage.pod.cgroup for place in served.places if place.runs}
-    waiting = [one for one in demands if one.is_paused and one.active and one.usage.pod.cgroup not in resumed]
-    running = sum(one.active for one in demands) - len(waiting)
-    runnable = runnable_pods(state.idle_cpus, sample.cpus, running, len(waiting))
-    left_cost_s = _left_cost_s(state, waiting) if waiting else 0.0
-    cost_s = left_cost_s + runnable * state.elapsed_s if waiting else 0.0
-    ooms_before = state.ooms_before if left_cost_s and state.ooms_before is not None else sample.limit_ooms
-    is_futile = served.unsafe and sample.limit_ooms - ooms_before >= PATIENCE
-    excused = {
-        one.usage.pod.cgroup: place_of(one, one.granted, room, runs=True)._replace(excused=True)
-        for one in _excuse(demands, waiting, growths, cost_s, left, served.nearest, is_futile=is_futile)
-    }
-    if excused:
-        cost_s = 0.0
-        places = [*(place for place in places if place.usage.pod.cgroup not in excused), *excused.values()]
+    served = serve(demands, left, capacity * MARGIN_PCT / 100, state.nearest, all_places, spare)
+    # 3. The cost of the pauses, and the pods that it excuses.
+    waiting = _waiting(demands, served)
+    cost = _charge(state, sample, demands, waiting, unsafe=served.unsafe)
+    excused = _excuse(demands, waiting, growths, cost.cost_s, left, served.nearest, is_futile=cost.is_futile)
+    places = _with_excused([*(fixed if all_places else ()), *served.places], excused, room)
+    # 4. The actions, and the next state.
     grants = Grants(room, tuple(places), served.left_bytes, served.unsafe)
-    marked = _marked(growths, served.admitted, excused)
-    actions = _actions(grants, growths, capacity, config, is_futile=is_futile)
-    unsafe_since_ns, killed = None, state.killed
-    if grants.unsafe:
-        unsafe_since_ns = sample.at_ns if state.unsafe_since_ns is None else state.unsafe_since_ns
-        if config.reserve.sacrifice and sample.at_ns - unsafe_since_ns >= UNSAFE_S * NS_PER_S:
-            stoppable = [place.usage for place in places if place.stoppable]
-            victim = None if _may_grow(grants) else choose(stoppable, killed, sample)
-            if victim is not None:
-                actions = [*(a for a in actions if a.pod.cgroup != victim.pod.cgroup), victim]
-                unsafe_since_ns = None
-                killed = {**killed, victim.pod.cgroup: freed_bytes(PodUsage(victim.memory_current_bytes, victim.pod))}
+    marked = _marked(growths, served.admitted, [one.usage.pod.cgroup for one in excused])
+    actions = _actions(grants, growths, capacity, config, is_futile=cost.is_futile)
     after = replace(
         state,
         growths=marked,
-        cost_s=cost_s,
-        ooms_before=ooms_before,
-        unsafe_since_ns=unsafe_since_ns,
-        killed=killed,
+        cost_s=0.0 if excused else cost.cost_s,
+        ooms_before=cost.ooms_before,
+        unsafe_since_ns=_unsafe_since_ns(state, sample) if grants.unsafe else None,
         nearest=served.nearest,
     )
+    victim = _sacrifice(after, sample, grants) if config.reserve.sacrifice else None
+    if victim is not None:
+        actions = [*(action for action in actions if action.pod.cgroup != victim.pod.cgroup), victim]
+        freed = freed_bytes(PodUsage(victim.memory_current_bytes, victim.pod))
+        after = replace(after, unsafe_since_ns=None, killed={**after.killed, victim.pod.cgroup: freed})
     return ReserveStep(after, tuple(actions), grants)
+
+
+def _reserve_unstoppable(
+    unstoppable: Sequence[tuple[PodUsage, float]], left: float, growths: Growths, terms: Terms
+) -> tuple[float, list[Place]]:
+    """Return what is left of `left` bytes beside pods that run in any case, and their places."""
+    places = []
+    for usage, seconds in unstoppable:
+        one = demand(usage, growths.pods[usage.pod.cgroup], growths.peaks.of(usage.pod), terms)
+        reserved = reserved_bytes(one, seconds + terms.reaction_s)
+        places.append(place_of(one, reserved, left, runs=True)._replace(stoppable=False))
+        left -= reserved
+    return left, places
+
+
+def _reserve_leaks(
+    paused: Sequence[PodUsage], left: float, growths: Growths, capacity_bytes: int, config: Config
+) -> float:
+    """Return what is left of `left` bytes beside what throttled pods may still take."""
+    throttle, freezes = config.throttle, config.mechanism.freezes
+    for usage in paused:
+        left -= leak_bytes(usage, growths.pods[usage.pod.cgroup], capacity_bytes, throttle.cpus, freezes=freezes)
+    return left
+
+
+def _demands(usages: Sequence[PodUsage], growths: Growths, terms: Terms) -> list[Demand]:
+    """Return the demands of the pods that can be paused or resumed, in serving order."""
+    growth_of, peaks_of = growths.pods, growths.peaks.of
+    demands = [demand(usage, growth_of[usage.pod.cgroup], peaks_of(usage.pod), terms) for usage in usages]
+    demands.sort(key=_ORDER, reverse=True)
+    return demands
+
+
+def _waiting(demands: Sequence[Demand], served: Served) -> list[Demand]:
+    """Return the growing paused pods that stay paused."""
+    resumed = {place.usage.pod.cgroup for place in served.places if place.runs}
+    return [one for one in demands if one.is_paused and one.active and one.usage.pod.cgroup not in resumed]
+
+
+class _Cost(NamedTuple):
+    """The cost of pauses so far."""
+
+    cost_s: float
+    """In pod-seconds, as `ReserveState.cost_s`."""
+    ooms_before: int
+    """As `ReserveState.ooms_before`."""
+    is_futile: bool
+    """Whether the kernel killed all the same, so that pauses prevent little."""
+
+
+def _charge(
+    state: ReserveState, sample: Sample, demands: Sequence[Demand], waiting: Sequence[Demand], *, unsafe: bool
+) -> _Cost:
+    """Add the time that waiting pods lost since the last sample, less what freed memory pays off."""
+    if not waiting:
+        return _Cost(0.0, sample.limit_ooms, is_futile=False)
+    running = sum(one.active for one in demands) - len(waiting)
+    runnable = runnable_pods(state.idle_cpus, sample.cpus, running, len(waiting))
+    kept_s = _cost_after_freeing_s(state, waiting)
+    ooms_before = state.ooms_before if kept_s and state.ooms_before is not None else sample.limit_ooms
+    is_futile = unsafe and sample.limit_ooms - ooms_before >= FUTILE_KILLS
+    return _Cost(kept_s + runnable * state.elapsed_s, ooms_before, is_futile)
+
+
+def _with_excused(places: list[Place], excused: Sequence[Demand], room: float) -> list[Place]:
+    """Return the places with those of newly excused pods at the end, in place of their old ones."""
+    if not excused:
+        return places
+    new = {one.usage.pod.cgroup: place_of(one, one.granted, room, runs=True)._replace(excused=True) for one in excused}
+    return [*(place for place in places if place.usage.pod.cgroup not in new), *new.values()]
+
+
+def _unsafe_since_ns(state: ReserveState, sample: Sample) -> int:
+    return sample.at_ns if state.unsafe_since_ns is None else state.unsafe_since_ns
+
+
+def _sacrifice(state: ReserveState, sample: Sample, grants: Grants) -> Sacrifice | None:
+    """Return the sacrifice of one pod if no worst demand has fitted for UNSAFE_S and pauses cannot help."""
+    unsafe_since_ns = state.unsafe_since_ns
+    if unsafe_since_ns is None or sample.at_ns - unsafe_since_ns < UNSAFE_S * NS_PER_S or _may_grow(grants):
+        return None
+    return choose([place.usage for place in grants.places if place.stoppable], state.killed, sample)
 
 
 def runnable_pods(idle_cpus: float, cpus: float, running: int, paused: int) -> float:
@@ -283,7 +343,7 @@ def _actions(grants: Grants, growths: Growths, capacity_bytes: int, config: Conf
     return actions
 
 
-def _left_cost_s(state: ReserveState, waiting: Sequence[Demand]) -> float:
+def _cost_after_freeing_s(state: ReserveState, waiting: Sequence[Demand]) -> float:
     """Return the cost so far in pod-seconds, less the part that freed memory pays off.
 
     That part is the bytes freed since the last sample, divided by the smallest grant of a waiting pod: with so much
