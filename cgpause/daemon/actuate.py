@@ -235,10 +235,10 @@ class Actuator:
             return
         except BusyError:
             # Another process, such as cgpause resume, is at work on it: look again soon.
-            tracked.damaged, tracked.retry_at_ns = True, now_ns() + NS_PER_S
+            tracked.damaged, tracked.record_retry_at_ns = True, now_ns() + NS_PER_S
             return
         except CgpauseError as e:
-            tracked.damaged = True
+            tracked.damaged, tracked.record_retry_at_ns = True, now_ns() + _RETRY_NS
             self.counts.resume_failures += 1
             self._set_aside(tracked, "could not resume", e, level=logging.ERROR)
             return
@@ -277,7 +277,7 @@ class Actuator:
                     self._unwatch(tracked)  # each foreign write would wake the daemon
                 elif self.resume(tracked, str(trouble), Result.FOREIGN):
                     self._set_aside(tracked, "left alone", trouble)
-                    tracked.retry_at_ns = tracked.drifts.ends_ns
+                    tracked.failure_until_ns = tracked.drifts.ends_ns
                 return
             self._watch.add_pod(tracked.cgroup, paused=True)  # if the pause had been given up, its watch was removed
             record = self._ledger.reassert(tracked.cgroup, config.throttle.cpu_max, wait_s=_BUSY_WAIT_S)
@@ -427,7 +427,7 @@ class Actuator:
     def _set_aside(self, tracked: TrackedPod, what: str, error: CgpauseError, level: int = logging.WARNING) -> None:
         self._complain(tracked, what, error, level)
         tracked.failure = f"{what}: {error}"
-        tracked.retry_at_ns = now_ns() + _RETRY_NS
+        tracked.failure_until_ns = now_ns() + _RETRY_NS
         tracked.pod = replace(tracked.pod, protected=tracked.pod.protected or tracked.failure)
 
     def _complain(self, tracked: TrackedPod, what: str, error: CgpauseError, level: int = logging.WARNING) -> None:

@@ -95,7 +95,7 @@ class Distress:
         self._scan_at_ns = at_ns + NS_PER_S
         unwatched, self._unwatched = self._unwatched or unwatched, False
         for tracked in self._tree.pods.values():
-            if unwatched or (tracked.damaged and at_ns >= tracked.retry_at_ns):
+            if unwatched or (tracked.damaged and at_ns >= tracked.record_retry_at_ns):
                 self._actuator.read_record(tracked)
             paused = tracked.pod.paused
             if paused is None and not unwatched:

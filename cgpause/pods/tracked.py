@@ -104,9 +104,10 @@ class TrackedPod:
     drifts: Drifts = field(default_factory=Drifts)
     """Foreign writes to cpu.max answered in this hour."""
     failure: str | None = None
-    """Reason why the pod is protected until `retry_at_ns`, such as the kernel's refusal to pause it."""
-    retry_at_ns: int = 0
-    """Time until which `failure` protects the pod, and earliest time to read a damaged record again."""
+    """Reason why the pod is protected until `failure_until_ns`, such as the kernel's refusal to pause it."""
+    failure_until_ns: int = 0
+    record_retry_at_ns: int = 0
+    """Earliest time to read a damaged record again."""
     seen: SeenInPause = field(default_factory=lambda: SeenInPause(0))
     """Observations in the last pause; `seen_since` begins them anew."""
     processes: Processes = field(default_factory=Processes)

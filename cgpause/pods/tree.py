@@ -116,7 +116,7 @@ class PodTree:
             tracked.kind.seen_ns = at_ns
         for key, tracked in self.pods.items():
             if key in left_behind:
-                tracked.failure, tracked.retry_at_ns = _LEFT_BEHIND, at_ns + _LEFT_BEHIND_NS
+                tracked.failure, tracked.failure_until_ns = _LEFT_BEHIND, at_ns + _LEFT_BEHIND_NS
                 tracked.pod = replace(tracked.pod, protected=tracked.pod.protected or _LEFT_BEHIND)
             if facts or tracked.pod.name is None:
                 self.update_facts(tracked, at_ns)
@@ -142,7 +142,7 @@ class PodTree:
 
     def update_facts(self, tracked: TrackedPod, at_ns: int) -> None:
         """Read the facts that seldom change: name, memory.max, marks, rules. Protect a pod that cannot be read."""
-        if at_ns >= tracked.retry_at_ns:
+        if at_ns >= tracked.failure_until_ns:
             tracked.failure = None
         pod, cgroup = tracked.pod, tracked.cgroup
         name = self.names.pods.get(pod.uid)

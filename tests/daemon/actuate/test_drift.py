@@ -55,7 +55,7 @@ def test_a_second_controller_is_answered_ten_times_and_the_pod_then_left_alone_f
     assert (bench.kept[-1].result, bench.kept[-1].reason) == (Result.FOREIGN, "another writer keeps changing cpu.max")
     tracked = bench.tracked("b")
     assert tracked.pod.protected == "left alone: another writer keeps changing cpu.max"
-    assert 3500 * S < tracked.retry_at_ns - now_ns() <= 3600 * S
+    assert 3500 * S < tracked.failure_until_ns - now_ns() <= 3600 * S
     assert len(lines(caplog, "left alone")) == 1
     assert records_left(bench.fake.root) == []
 

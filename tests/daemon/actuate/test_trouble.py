@@ -68,7 +68,7 @@ def test_a_record_that_cannot_be_read_sets_the_pod_aside_for_a_minute(
     assert tracked.pod.paused is not None
     assert tracked.failure == tracked.pod.protected
     assert str(tracked.failure).startswith("record cannot be read: ")
-    assert began_ns + 60 * S <= tracked.retry_at_ns <= now_ns() + 60 * S
+    assert began_ns + 60 * S <= tracked.failure_until_ns <= now_ns() + 60 * S
     assert [line.split(" pod=")[0] for line in lines(caplog)] == ["record cannot be read"]
     assert bench.cpu_max()[1] == str(THROTTLE)
 
