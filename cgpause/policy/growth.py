@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import CgroupId, Ended, Pod, PodUsage, Sample, Workload
-from cgpause.policy.peaks import Peaks
+from cgpause.policy.peaks import Peaks, is_alike
 
 HALF_LIFE_S = 10.0
 """Time in which a past growth rate is halved: it is expected again for a while."""
@@ -95,6 +95,8 @@ class Growth(NamedTuple):
     recorded: int
     """The peak that its last large drop left, in bytes; 0 if it left none. Once the pod has grown by more than a large
     drop since `low`, its highest use is another peak."""
+    shown: int
+    """Highest of the peaks that its large drops left, in bytes; 0 if there is none."""
 
     def is_young(self) -> bool:
         """Return True if its containers have run for less than YOUNG_NS: they may yet take their first memory."""
@@ -163,11 +165,14 @@ class _Interval:
     """Pods of which `sample.ended` has a peak: a drop of them leaves no other one."""
     peaks: list[tuple[str, int]] = field(default_factory=list)
     """New peaks with their workloads; `record` adds to them."""
+    tops: dict[CgroupId, int] = field(default_factory=dict)
+    """The use before the drop of each pod in `ended`."""
     given_back: int = 0
 
     def record(self, pod: Pod, top: int) -> int:
         """Take in the use before a pod's large drop; return its `Growth.recorded`."""
         if pod.cgroup in self.ended:
+            self.tops[pod.cgroup] = top
             return 0
         if pod.controller is not None and self.elapsed_ns < _LONGEST_NS:
             self.peaks.append((pod.controller, top))
@@ -245,11 +250,14 @@ def _take_end(end: Ended, peaks: Peaks, learned: dict[CgroupId, Growth], interva
     if one is None:
         return peaks.with_end(end, 0, interval.capacity) if end.peak_bytes else peaks
     is_new = _has_new_peak(one, interval)
-    seen = 0 if is_new else one.recorded
+    last = 0 if is_new else one.recorded
     if not end.peak_bytes:
-        end = end._replace(peak_bytes=one.top if is_new else seen)
+        end = end._replace(peak_bytes=one.top if is_new else last)
     learned[end.cgroup] = one._replace(recorded=end.peak_bytes, low=one.top)
-    return peaks.with_end(end, seen, interval.capacity)
+    if is_new and not end.killed and one.shown and is_alike(end.peak_bytes, one.shown):
+        # Its highest peak is known: this is another one.
+        return peaks.with_new([(end.controller, interval.tops.get(end.cgroup, one.top))])
+    return peaks.with_end(end, last if end.killed else one.shown, interval.capacity)
 
 
 def _has_new_peak(one: Growth, interval: _Interval) -> bool:
@@ -284,6 +292,7 @@ def _begin(usage: PodUsage, at_ns: int, *, is_first: bool) -> Growth:
         read_flow=0.0,
         read_squares=0.0,
         recorded=0,
+        shown=0,
     )
 
 
@@ -312,7 +321,7 @@ def _stands_still(old: Growth, usage: PodUsage, interval: _Interval) -> bool:
 def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
     """Return the growth of a pod after one more sample; add a peak and the freed memory to `interval`."""
     (was, old_reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, then_ns, held, read_used,
-     read_rate, admitted, _, excused, flow, squares, read_flow, read_squares, recorded) = old  # fmt: skip
+     read_rate, admitted, _, excused, flow, squares, read_flow, read_squares, recorded, shown) = old  # fmt: skip
     current, pod = usage
     reclaimable, at_ns, is_read = pod.reclaimable_bytes, interval.sample.at_ns, interval.is_read
     used = current - reclaimable if current > reclaimable else 0
@@ -339,6 +348,7 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
         # A process that ends gives its memory back over several samples: only the first of these drops is a peak.
         if _is_new_peak(top, low, large, recorded):
             recorded = interval.record(pod, top)
+            shown = recorded if recorded > shown else shown
         begins = begins or (restarted and used < was - large)
         interval.given_back += 0 if pod.workload is Workload.SERVICE else top - used
         base = top = low = used
@@ -361,7 +371,7 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
         read_used, read_rate, read_flow, read_squares = used, rate, flow, squares
     return _new(Growth, (
         used, reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, at_ns, held, read_used, read_rate,
-        admitted, grew, excused, flow, squares, read_flow, read_squares, recorded,
+        admitted, grew, excused, flow, squares, read_flow, read_squares, recorded, shown,
     ))  # fmt: skip
 
 

@@ -19,7 +19,12 @@ limit end in 48 kills with 1.0, in 28 with 1.3 and with 1.6 (24 seeds)."""
 _MOST_PCT = 95.0
 """Largest guess for a killed container, in percent of the capacity: with more, it would fit nowhere."""
 _ALIKE_SHIFT = 4
-"""Two highest uses are one and the same peak if they differ by at most 1/16 (2^-4): a sample may miss the top."""
+"""A sample misses at most 1/16 (2^-4) of a peak."""
+
+
+def is_alike(peak: int, seen: int) -> bool:
+    """Return whether a sample may have seen `seen` bytes of a peak of `peak` bytes: it may miss the top."""
+    return 0 <= peak - seen <= peak >> _ALIKE_SHIFT
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +57,11 @@ class Peaks:
     def with_end(self, end: Ended, seen_bytes: int, capacity_bytes: int) -> Peaks:
         """Return the peaks with that of a container or pod that has ended.
 
-        `seen_bytes` is the peak that samples have already shown of it, 0 if none: it is replaced if it is the same one,
-        or if the container was killed, because it was no peak then.
+        `seen_bytes` is the peak that samples have already shown of it, 0 if none; of a pod the highest one. It is
+        replaced if it is the same one, or if the container was killed, because it was no peak then.
         """
         controller, peak, found = end.controller, end.peak_bytes, self
-        if seen_bytes and (end.killed or 0 <= peak - seen_bytes <= peak >> _ALIKE_SHIFT):
+        if seen_bytes and (end.killed or is_alike(peak, seen_bytes)):
             found = self._without(controller, seen_bytes)
         elif seen_bytes >= peak:
             return self

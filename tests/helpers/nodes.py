@@ -96,7 +96,8 @@ def growth(used: float, **facts: object) -> Growth:
         squares=0.0,
         read_flow=0.0,
         read_squares=0.0,
-        recorded=False,
+        recorded=0,
+        shown=0,
     )
     return still._replace(**facts)  # type: ignore[arg-type]
 
