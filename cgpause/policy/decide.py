@@ -35,7 +35,7 @@ from cgpause.policy.schedule import Quiet
 _MEMORY_CURRENT = itemgetter(0)
 _PAUSED_LOOK_NS = NS_PER_S
 """Longest time between two readings of all pods while memory is tight or a pod is paused. A paused pod can get SIGTERM
-at any time, whatever the headroom, and only a decision looks for it."""
+at any time, also while there is headroom, and only a decision looks for it."""
 _FAR_LOOK_NS = 60 * NS_PER_S
 """Longest time between two readings of all pods while memory is not tight."""
 _FAR_PCT = 10.0

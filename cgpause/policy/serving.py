@@ -1,7 +1,7 @@
 """Serving: pods run while the memory that they take leaves every other pod a way to its peak; pure.
 
 Two orders matter. The *serving order* is the order of `demands`: highest priority first (`Demand.order`). The *way* is
-the order in which batch pods can reach their peaks one after another: nearest first, whatever their priority. "The
+the order in which batch pods can reach their peaks one after another: nearest first, regardless of priority. "The
 first pod" is the first on the way. "The pods before it" are those before it in the serving order.
 
 The way is the banker's algorithm (Dijkstra 1965): each demand has to fit the headroom and what the pods earlier on the
