@@ -42,7 +42,7 @@ TESTS = {
     "ledger/high": ("tests/ledger/test_high.py", "tests/ledger/test_high_damage.py"),
     "ledger/ledger": ("tests/ledger",),
     "ledger/plan": ("tests/ledger",),
-    "policy/demand": ("tests/policy/test_demand.py",),
+    "policy/demand": ("tests/policy/test_demand.py", "tests/policy/test_demand_unlimited.py"),
     "policy/level": ("tests/daemon/brake",),
     "policy/growth": (
         "tests/policy/test_growth.py",
@@ -51,6 +51,7 @@ TESTS = {
     ),
     "policy/hold": ("tests/policy/test_hold.py",),
     "policy/kinds": ("tests/policy/test_kinds.py",),
+    "policy/peaks": ("tests/policy/test_peaks.py",),
     "policy/reserve": (
         "tests/policy/test_reserve.py",
         "tests/policy/test_reserve_between.py",
