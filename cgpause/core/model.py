@@ -252,7 +252,7 @@ class Ended(NamedTuple):
     peak_bytes: int
     """The pod's highest use up to then, without page cache; 0 if it is unknown."""
     killed: bool = False
-    """Whether the OOM killer ended a container for want of memory on the node: it needed more than its peak."""
+    """Whether the OOM killer ended a container for lack of memory on the node: it needed more than its peak."""
     after_kill: bool = False
     """Whether an earlier container of the pod was ended in this way."""
 

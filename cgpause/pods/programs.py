@@ -20,8 +20,8 @@ _MAKING_NS = 10 * NS_PER_S
 """Time after a change of containers in which every sample looks. In this time a runtime at work beside a program spares
 the pod; later it does not, because a program could have a runtime's name."""
 _LITTLE_BYTES = 32 << 20
-"""A pod with more memory than this has a program, regardless of the names of its processes. runc's copy of itself takes some
-15 MiB."""
+"""A pod with more memory than this has a program, regardless of the names of its processes. runc's copy of itself takes
+some 15 MiB."""
 _INTERVAL_NS = NS_PER_S
 """Interval of later looks at a pod without a program."""
 _WATCHED_INTERVAL_NS = 10 * NS_PER_S

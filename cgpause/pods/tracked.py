@@ -131,7 +131,7 @@ class TrackedPod:
     ended_bytes: int = 0
     """The pod's highest use in bytes when a container last ended."""
     was_killed: bool = False
-    """Whether a container of it was killed for want of memory on the node."""
+    """Whether a container of it was killed for lack of memory on the node."""
     peak: Ended | None = None
     """The pod's peak so far, for the time when it is gone; None if it is unknown."""
 
@@ -224,7 +224,7 @@ class TrackedPod:
         return 0 if self.ooms[1] > before[1] else self.ooms[0] - before[0]
 
     def note_end(self, at_ns: int) -> Ended | None:
-        """Take in that a container has ended; return its end if it was killed for want of memory on the node.
+        """Take in that a container has ended; return its end if it was killed for lack of memory on the node.
 
         Otherwise the pod's peak waits in `peak` until the pod is gone: its other containers may need more.
         """

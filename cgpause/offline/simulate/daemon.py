@@ -368,7 +368,7 @@ class SimDaemon:
         self._engine.at(now_s + _SCAN_S, notice)
 
     def ended(self, pod: SimPod, *, killed: bool = False) -> None:
-        """Take in the end of a pod, or of a container that was killed for want of memory on the node."""
+        """Take in the end of a pod, or of a container that was killed for lack of memory on the node."""
         facts = pod.facts
         if facts is not None and facts.controller is not None:
             peak = int(pod.peak_bytes) if pod.peak_bytes > pod.told_bytes else 0

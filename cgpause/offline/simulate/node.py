@@ -196,7 +196,7 @@ class SimNode:
         self.engine.next_step(pod)
 
     def kill(self, pod: SimPod, why: str, *, starved: bool = False) -> None:
-        """Kill a container, `starved` if for want of memory on the node; it restarts after the back-off."""
+        """Kill a container, `starved` if for lack of memory on the node; it restarts after the back-off."""
         pod.steps = None
         pod.epoch += 1
         self.engine.drop(pod)

@@ -31,7 +31,7 @@ UNKNOWN: Final = (
         "The estimate lets a held pod's own record stand still, and all others' go on. It cannot know whether a pod "
         "that waited would have done the same later, what others would have done with the CPU and the memory it left "
         "them, which jobs would have come sooner, or whether a probe would have failed. It ends with the first OOM "
-        "kill for want of room."
+        "kill for lack of headroom."
     ),
     "Between two samples nothing is known; where memory is short the daemon looks up to 20 times a second.",
 )
@@ -174,7 +174,7 @@ def about(found: dict[str, Any]) -> list[str]:
     samples = f"{trace['samples']} samples in {took} from {trace['from']}"
     lines = [
         f"{printable(trace['file'])}: {trace['pods']} pods, {capacity}, {samples}",
-        f"recorded: {kills} for want of room, {own} at limits of pods; headroom at the least {lowest}",
+        f"recorded: {kills} for lack of headroom, {own} at limits of pods; headroom at the least {lowest}",
     ]
     if trace["pods_held_by_a_daemon"]:
         many = _many(trace["pods_held_by_a_daemon"], "pod")

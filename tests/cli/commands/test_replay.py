@@ -80,7 +80,7 @@ def test_people_get_tables_and_a_word_on_what_is_not_known(trace: str) -> None:
 
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines()[0].startswith("node.trace: 3 pods, 1000.0Mi, 11 samples in 10s from 2026-09-21T")
-    assert "1 OOM kill for want of room, 2 at limits of pods" in result.stdout
+    assert "1 OOM kill for lack of headroom, 2 at limits of pods" in result.stdout
     assert "by estimate, reserve: " in result.stdout
     assert "docs/trace.md" in result.stdout
     assert "\x1b" not in result.stdout
