@@ -9,7 +9,7 @@ from cgpause.config.settings import HoldConfig, PodClass
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError
 from cgpause.core.model import Ended, Owner, OwnWord, Pod, PodUsage
-from cgpause.core.parse import parse_flat_keyed, parse_reclaimable, parse_shmem
+from cgpause.core.parse import parse_flat_keyed, parse_number, parse_reclaimable, parse_shmem
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.processes import Processes
 from cgpause.pods.containers import descendants
@@ -128,10 +128,12 @@ class TrackedPod:
     """Time at which memory.stat is read again in any case."""
     ooms: tuple[int, int] = (0, 0)
     """`oom_kill` and `oom` in memory.events when a container last ended."""
-    ended_bytes: int = 0
-    """The pod's highest use in bytes when a container last ended."""
+    peak_bytes: int = 0
+    """memory.peak when a container last ended."""
     was_killed: bool = False
     """Whether a container of it was killed for lack of memory on the node."""
+    is_restarted: bool = False
+    """Whether a container was made since then."""
     peak: Ended | None = None
     """The pod's peak so far, for the time when it is gone; None if it is unknown."""
 
@@ -223,40 +225,49 @@ class TrackedPod:
         before, self.ooms = self.ooms, (events.get("oom_kill", 0), events.get("oom", 0))
         return 0 if self.ooms[1] > before[1] else self.ooms[0] - before[0]
 
+    def note_start(self) -> None:
+        """Take in that a container was made."""
+        self.is_restarted = self.was_killed
+
     def note_end(self, at_ns: int) -> Ended | None:
-        """Take in that a container has ended; return its end if it was killed for lack of memory on the node.
+        """Take in that a container has ended. If it was killed for lack of memory on the node, return that end at once.
 
         Otherwise the pod's peak waits in `peak` until the pod is gone: its other containers may need more.
         """
         controller, cgroup = self.pod.controller, self.cgroup.id
-        try:
-            killed, highest = self.count_kills() > 0, self._read_peak(at_ns)
-        except CgpauseError:
-            return None
         if controller is None:
             return None
-        is_higher = highest > self.ended_bytes
-        self.ended_bytes = max(highest, self.ended_bytes)
+        try:
+            raw, highest = self._read_peak(at_ns)
+            killed = self.count_kills() > 0
+        except CgpauseError:
+            return None
+        is_higher, self.peak_bytes = raw > self.peak_bytes, max(raw, self.peak_bytes)
         if killed:
-            self.peak, self.was_killed = None, True
+            self.peak = None if is_higher else self.peak
+            self.was_killed, self.is_restarted = True, False
             return Ended(cgroup, controller, highest if is_higher else 0, killed=True)
-        if is_higher:
-            self.peak = Ended(cgroup, controller, highest, after_kill=self.was_killed)
+        if is_higher and highest:
+            self.peak = Ended(cgroup, controller, highest, after_kill=self.is_restarted)
+        elif self.is_restarted:  # it needed no more than the killed one had
+            self.peak = self.peak or Ended(cgroup, controller, 0, after_kill=True)
         return None
 
-    def _read_peak(self, at_ns: int) -> int:
-        """Return the highest use of all containers together since the pod was made, in bytes; 0 if it is unknown.
+    def _read_peak(self, at_ns: int) -> tuple[int, int]:
+        """Return memory.peak, and the same without page cache, in bytes; 0 for what is unknown.
 
-        It is memory.peak (Linux 5.19) without the page cache that is left: the cache of a container that has ended
-        stays with its pod. Where the kernel has reclaimed some of it (pgsteal), the use at the peak is unknown.
+        memory.peak (Linux 5.19) is the highest use of all containers together since the pod was made. The page cache
+        of a container that has ended stays with its pod, so it can be left out. If the kernel has reclaimed some of it
+        (pgsteal), it is not known how much of the peak was page cache.
         """
         if not self.cgroup.has("memory.peak"):
-            return 0
+            return 0, 0
         stat = self.cgroup.read("memory.stat")
+        raw = parse_number(self.cgroup.read("memory.peak"), "memory.peak")
         if parse_flat_keyed(stat, "memory.stat").get("pgsteal", 0):
-            return 0
-        used = max(int(self.cgroup.read("memory.peak")) - parse_reclaimable(stat), 0)
-        return used if self.usage is None or self.is_stat_due(at_ns) else max(used, self.usage.used_bytes)
+            return raw, 0
+        used = max(raw - parse_reclaimable(stat), 0)
+        return raw, used if self.usage is None or self.is_stat_due(at_ns) else max(used, self.usage.used_bytes)
 
     def settle(self, at_ns: int, hold: HoldConfig) -> None:
         """Protect a pod with new containers from any pause for SPARED_S, or for `settle_s` if that is shorter.

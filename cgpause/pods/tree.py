@@ -207,8 +207,9 @@ class PodTree:
 
     def containers_changed(self, tracked: TrackedPod, at_ns: int, *, removed: bool) -> None:
         """Take in the start or end of a container; `removed` is whether one has ended. Spare the pod for a while."""
-        ended = tracked.note_end(at_ns) if removed else None
-        if ended is not None:
+        if not removed:
+            tracked.note_start()
+        elif (ended := tracked.note_end(at_ns)) is not None:
             self.ended.append(ended)
         tracked.settle(at_ns, self.config.hold)
         tracked.list_at_ns = 0

@@ -186,7 +186,8 @@ def learn(growths: Growths, sample: Sample) -> Growths:
     elapsed_ns = at_ns - growths.at_ns
     can_learn, is_first = elapsed_ns >= SHORTEST_NS, not growths.at_ns
     least = sample.headroom.capacity_bytes * LITTLE_PCT / 100
-    ends = [end for end in sample.ended if end.peak_bytes >= least or end.killed]  # not a sandbox, for example
+    # A sandbox leaves no peak, for example.
+    ends = [end for end in sample.ended if end.peak_bytes >= least or end.killed or end.after_kill]
     interval = _Interval(
         growths,
         sample,
@@ -229,8 +230,9 @@ def learn(growths: Growths, sample: Sample) -> Growths:
         there = {pod.cgroup for _, pod in pods}
         gone = {key: learned.pop(key) for key in learned.keys() - there}
         given_back += sum(one.used for one in gone.values())
-        left = [(known[key], one.top) for key, one in gone.items() if key in known and _has_new_peak(one, interval)]
-        peaks = peaks.with_new(left) if left else peaks
+        if elapsed_ns < _LONGEST_NS:
+            seen = [(key, one) for key, one in gone.items() if one.top >= least and _has_new_peak(one, interval)]
+            peaks = peaks.with_new([(known[key], one.top) for key, one in seen if key in known])
         known = {key: name for key, name in known.items() if key in there}
     return Growths(
         learned,
@@ -248,10 +250,10 @@ def _take_end(end: Ended, peaks: Peaks, learned: dict[CgroupId, Growth], interva
     """Return the peaks after the end of a pod or container; mark its growth in `learned` as recorded."""
     one = learned.get(end.cgroup)
     if one is None:
-        return peaks.with_end(end, 0, interval.capacity) if end.peak_bytes else peaks
+        return peaks.with_end(end, 0, interval.capacity) if end.peak_bytes or end.after_kill else peaks
     is_new = _has_new_peak(one, interval)
     last = 0 if is_new else one.recorded
-    if not end.peak_bytes:
+    if end.killed and not end.peak_bytes:
         end = end._replace(peak_bytes=one.top if is_new else last)
     learned[end.cgroup] = one._replace(recorded=end.peak_bytes, low=one.top)
     if is_new and not end.killed and one.shown and is_alike(end.peak_bytes, one.shown):
@@ -348,7 +350,7 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
         # A process that ends gives its memory back over several samples: only the first of these drops is a peak.
         if _is_new_peak(top, low, large, recorded):
             recorded = interval.record(pod, top)
-            shown = recorded if recorded > shown else shown
+            shown = recorded if recorded > shown and interval.elapsed_ns < _LONGEST_NS else shown
         begins = begins or (restarted and used < was - large)
         interval.given_back += 0 if pod.workload is Workload.SERVICE else top - used
         base = top = low = used

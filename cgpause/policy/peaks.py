@@ -57,22 +57,23 @@ class Peaks:
     def with_end(self, end: Ended, seen_bytes: int, capacity_bytes: int) -> Peaks:
         """Return the peaks with that of a container or pod that has ended.
 
-        `seen_bytes` is the peak that samples have already shown of it, 0 if none; of a pod the highest one. It is
-        replaced if it is the same one, or if the container was killed, because it was no peak then.
+        `seen_bytes` is a peak that samples have already shown of it, 0 if none; of a pod the highest one. The new peak
+        replaces it unless it is much lower. If a container was killed, `seen_bytes` was no peak, and is removed.
         """
         controller, peak, found = end.controller, end.peak_bytes, self
-        if seen_bytes and (end.killed or is_alike(peak, seen_bytes)):
-            found = self._without(controller, seen_bytes)
-        elif seen_bytes >= peak:
-            return self
         if end.killed:
+            found = self._without(controller, seen_bytes)
             most = int(capacity_bytes * _MOST_PCT / 100 / _KILLED_FACTOR)
             killed = {**self.killed, controller: max(self.killed.get(controller, 0), min(peak, most))}
             while len(killed) > KEPT_WORKLOADS:
                 del killed[next(iter(killed))]
             return replace(found, killed=killed)
         if end.after_kill:
-            found = replace(found, killed={name: one for name, one in self.killed.items() if name != controller})
+            found = replace(self, killed={name: one for name, one in self.killed.items() if name != controller})
+        if not peak:
+            return found
+        if seen_bytes and peak - seen_bytes <= peak >> _ALIKE_SHIFT:  # the same one, or page cache was among it
+            found = found._without(controller, seen_bytes)
         return found.with_new([(controller, peak)])
 
     def _without(self, controller: str, peak: int) -> Peaks:

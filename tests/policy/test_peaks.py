@@ -67,7 +67,7 @@ def test_a_pod_that_ends_leaves_its_peak(looks: tuple[tuple[float, float, Pod], 
     assert mib(learn(growths, look(9000))) == [103], "the pod is gone"
 
 
-@pytest.mark.parametrize(("seen_mib", "peaks"), [(103, [103]), (97, [103]), (90, [90, 103]), (110, [110])])
+@pytest.mark.parametrize(("seen_mib", "peaks"), [(103, [103]), (97, [103]), (90, [90, 103]), (110, [103])])
 def test_a_drop_and_the_end_of_its_pod_are_one_peak(seen_mib: int, peaks: list[int]) -> None:
     growths = learned((0, 10, JOB), (1000, seen_mib, JOB), (2000, 10, JOB))
     assert mib(growths) == [seen_mib]
@@ -127,6 +127,18 @@ def test_a_guess_lasts_until_its_pod_has_ended_by_itself() -> None:
 def test_of_a_killed_container_only_the_guess_is_left() -> None:
     seen = learned((0, 10, JOB), (1000, 100, JOB), (2000, 10, JOB))
     assert ended(seen, peak_mib=0, killed=True).peaks == Peaks(killed={"default/job": 100 * MIB})
+
+
+def test_a_pod_that_needed_no_more_than_its_killed_container_had_ends_the_guess() -> None:
+    killed = ended(learned((0, 10, JOB)), peak_mib=100, killed=True)
+    assert mib(ended(killed, peak_mib=0, after_kill=True)) == []
+    assert mib(ended(killed, peak_mib=0, after_kill=True, cgroup=CgroupId("kubepods/other", 99))) == []
+
+
+def test_a_pod_that_is_gone_leaves_no_peak_of_a_sandbox_or_of_long_ago() -> None:
+    assert mib(learn(learned((0, 5, JOB)), look(1000))) == []
+    assert mib(learn(learned((0, 6, JOB)), look(1000))) == [6]
+    assert mib(learn(learned((0, 6, JOB)), look(3000))) == []
 
 
 def test_no_guess_is_larger_than_the_node() -> None:
@@ -190,12 +202,12 @@ def test_the_last_1000_workloads_are_kept() -> None:
 
     growths = Growths()
     for number in range(1000):
-        growths = learn(growths, look(1000 * number, PodUsage(MIB, job(number))))
+        growths = learn(growths, look(1000 * number, PodUsage(10 * MIB, job(number))))
     growths = learn(growths, look(1_000_000))
     assert len(growths.peaks.known) == 1000
     # Seen again, so that this is no longer the workload seen longest ago.
-    growths = learn(learn(growths, look(1_001_000, PodUsage(MIB, job(0)))), look(1_002_000))
-    growths = learn(learn(growths, look(1_003_000, PodUsage(MIB, job(1000)))), look(1_004_000))
+    growths = learn(learn(growths, look(1_001_000, PodUsage(10 * MIB, job(0)))), look(1_002_000))
+    growths = learn(learn(growths, look(1_003_000, PodUsage(10 * MIB, job(1000)))), look(1_004_000))
     assert len(growths.peaks.known) == 1000
     assert "default/job-1" not in growths.peaks.known
-    assert growths.peaks.known["default/job-0"] == (MIB, MIB)
+    assert growths.peaks.known["default/job-0"] == (10 * MIB, 10 * MIB)

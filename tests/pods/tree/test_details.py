@@ -272,7 +272,7 @@ def test_a_pod_leaves_its_highest_use_without_page_cache_when_it_is_gone(fake: F
     assert [(end.peak_bytes, end.killed, end.after_kill) for end in tree.ended] == [(5000, False, False)]
 
 
-def test_a_container_that_was_killed_for_want_of_memory_leaves_its_use_at_once(fake: FakeTree, tree: PodTree) -> None:
+def test_a_container_that_was_killed_for_lack_of_memory_leaves_its_use_at_once(fake: FakeTree, tree: PodTree) -> None:
     pod = fake.add_pod("job-bcdfg")
     tree.refresh(0)
     end_container(pod, 1000, kills=1)
@@ -281,11 +281,27 @@ def test_a_container_that_was_killed_for_want_of_memory_leaves_its_use_at_once(f
     assert ends(tree) == [(0, True)], "its use is below that of the first"
     end_container(pod, 1200, kills=3, ooms=1)
     assert ends(tree) == [(1200, False)], "at its own limit"
-    end_container(pod, 1300, kills=3, ooms=1)
-    assert ends(tree) == [(1300, False)]
+
+
+def test_only_a_container_that_was_made_after_the_kill_ends_the_guess(fake: FakeTree, tree: PodTree) -> None:
+    pod = fake.add_pod("job-bcdfg")
+    tree.refresh(0)
     (tracked,) = tree.pods.values()
+    end_container(pod, 1000, cached=100, kills=1)
+    assert ends(tree) == [(900, True)]
+    end_container(pod, 1000, kills=1)
+    assert ends(tree) == [], "the sandbox, whose end frees page cache"
+
+    ends(tree, removed=False)
+    assert ends(tree) == [(0, False)], "it needed no more"
     assert tracked.peak is not None
     assert tracked.peak.after_kill
+    end_container(pod, 1300, kills=1)
+    assert ends(tree) == [(1300, False)]
+    assert tracked.peak.after_kill
+
+    end_container(pod, 1300, kills=2)
+    assert ends(tree) == [(0, True), (1300, False)], "another container was killed with less"
 
 
 def test_kills_before_the_daemon_do_not_count(fake: FakeTree, tree: PodTree) -> None:
