@@ -35,12 +35,12 @@ CHARGE_BATCH_BYTES = 64 * 4096
 """The kernel charges memory to a cgroup in batches of this size, one batch per CPU (32 pages before commit
 1813e51eece0, Linux 6.1)."""
 _LONGEST_NS = 3 * NS_PER_S
-"""Longest time between two samples after which a drop shows a peak: while the daemon slept, the use may have been much
-higher. `Sample.ended` has these peaks."""
+"""A drop shows a peak only if the last sample is younger than this: in a longer gap the use may have been much higher.
+`Sample.ended` has the peaks of pods that ended in such a gap."""
 _NEW_NS = 5 * NS_PER_S
-"""Time after a container's start or end in which a large drop counts as the end of a container, and makes the pod a
-newcomer. It can be an ordinary drop, too. If only drops since the last sample counted, simulated bursts would end in
-231 kills instead of 62 (3 seeds)."""
+"""For this time after a container starts or ends, a large drop counts as the container's end, and the pod becomes a
+newcomer. Some of these drops are ordinary ones. But with the time since the last sample instead, simulated bursts end
+in 231 kills, not 62 (3 seeds)."""
 LITTLE_PCT = 0.5
 """The smallest surge that is worth a pause, and the smallest peak of a container, in percent of the capacity."""
 
@@ -93,8 +93,8 @@ class Growth(NamedTuple):
     read_squares: float
     """`squares` at the last reading of its page cache."""
     recorded: int
-    """The peak that its last large drop left, in bytes; 0 if it left none. Once the pod has grown by more than a large
-    drop since `low`, its highest use is another peak."""
+    """The peak that its last large drop left, in bytes; 0 if none. The next drop leaves another peak only if the pod
+    has grown since `low` by more than a large drop."""
     shown: int
     """Highest of the peaks that its large drops left, in bytes; 0 if there is none."""
 
