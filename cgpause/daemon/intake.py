@@ -22,6 +22,10 @@ from cgpause.policy.schedule import OWN_SHARE, SLOW_NS, Schedule
 
 log = logging.getLogger(__name__)
 
+_AWAKE_NS = 60 * NS_PER_S
+"""Time after the start or end of a container in which the daemon does not sleep: the kernel would wake it for the last
+quarter of the memory, and by then two large pods are halfway to their peaks."""
+
 
 @dataclass(frozen=True, slots=True)
 class Intake:
@@ -110,21 +114,28 @@ class Intake:
             self.distress.missed(at_ns)
         slept = schedule.sample_at_ns > at_ns + SLOW_NS
         # The tripwire and the PSI trigger of a kubepods root that was left wake the daemon no more.
-        if recovered or (slept and headroom is not None and self.sleep_ns(headroom) is None):
+        if recovered or (slept and headroom is not None and self.sleep_ns(headroom, at_ns) is None):
             schedule = schedule.by(at_ns)
         return schedule
 
-    def sleep_ns(self, headroom: Headroom) -> int | None:
+    def sleep_ns(self, headroom: Headroom, at_ns: int) -> int | None:
         """Return how long the daemon may sleep and rely on the kernel to wake it; None if it cannot rely on that."""
         sleep_ns = self.brake.sleep_ns(headroom) if self.psi.on_kubepods else None
         if sleep_ns is None:
             return None
-        # No event reports that an operator's pause expires or that a damaged record can be repaired: stay awake.
-        if any(tracked.pod.paused is not None or tracked.damaged for tracked in self.tree.pods.values()):
-            return None
+        young_ns = max(at_ns - _AWAKE_NS, 0)
+        for tracked in self.tree.pods.values():
+            pod = tracked.pod
+            is_young = pod.protected is None and pod.changed_at_ns > young_ns
+            # No event reports that an operator's pause expires or that a damaged record can be repaired: stay awake.
+            if is_young or pod.paused is not None or tracked.damaged:
+                return None
         return sleep_ns
 
 
 def _look_soon(schedule: Schedule, at_ns: int) -> Schedule:
-    """Return the schedule with a sample as soon as a new container may be paused: it can take gigabytes in a second."""
-    return schedule.by(at_ns + int(SPARED_S * NS_PER_S)) if schedule.tight else schedule
+    """Return the schedule, awake, with a sample soon after the start or end of a container.
+
+    While memory is tight it comes as soon as the container may be paused: it can take gigabytes in a second.
+    """
+    return schedule.awake().by(at_ns + (int(SPARED_S * NS_PER_S) if schedule.tight else SLOW_NS))

@@ -124,7 +124,7 @@ class Loop:
             return False
         self._brake(headroom, at_ns)
         if schedule.asleep:
-            sleep_ns = self.intake.sleep_ns(headroom)
+            sleep_ns = self.intake.sleep_ns(headroom, at_ns)
             if sleep_ns is None:
                 return False
             schedule = schedule._replace(sample_at_ns=at_ns + sleep_ns)
@@ -154,7 +154,7 @@ class Loop:
         self.intake.actuator.apply(decision.actions, sample, config)
         self.schedule = self.schedule._replace(tight=decision.tight, care_bytes=decision.care_bytes)
         self._brake(sample.headroom, at_ns)
-        sleep_ns = self.intake.sleep_ns(sample.headroom)
+        sleep_ns = self.intake.sleep_ns(sample.headroom, sample.at_ns)
         self.schedule = self.schedule.after_decision(decision, sample, sleep_ns)
 
     def _take_sample(self, turn_ns: int, *, details: bool) -> tuple[Sample, Decision]:

@@ -38,6 +38,8 @@ _PAUSED_LOOK_NS = NS_PER_S
 at any time, also while there is headroom, and only a decision looks for it."""
 _FAR_LOOK_NS = 60 * NS_PER_S
 """Longest time between two readings of all pods while memory is not tight."""
+_FAR_PCT = 10.0
+"""Most growth, in percent of the capacity, between two readings of all pods while memory is not tight."""
 _QUIET_PCT = 0.2
 """Smallest change of the headroom, in percent of the capacity, that is worth a reading of the pods."""
 CARE_PCT = 25.0
@@ -126,6 +128,8 @@ def see(state: State, sample: Sample, config: Config) -> Seen:
         return Seen(fill, state.reserve, sample.pods, room, tight, care_bytes)
     learned = reserve.observe(state.reserve, sample)
     room = 0.0 if tight and state.stretches else reserve.left_bytes(learned, sample)  # not needed then, and slow
+    # Growing pods may need more than there is: far from the limit too, the first pause may be due soon.
+    tight = tight or (room <= 0 and reserve.left_bytes(learned, sample, only_growing=True) <= 0)
     return Seen(fill, learned, _concerned(state, learned, sample), room, tight, care_bytes)
 
 
@@ -137,8 +141,10 @@ def _leave_all(seen: Seen, sample: Sample, config: Config) -> Decision:
     if config.policy is Policy.RESERVE:
         quiet = _quiet(seen.room, [], {}, sample, next_ns, config)
         if not seen.tight:
-            # Far from the limit, growth says little about growth near it: read the pods once a minute.
-            low = max(quiet.low_bytes, seen.care_bytes)
+            # Far from the limit, growth says little about growth near it: read the pods once a minute, or sooner if
+            # use has grown by _FAR_PCT.
+            available, capacity = sample.headroom.available_bytes, sample.headroom.capacity_bytes
+            low = max(quiet.low_bytes, seen.care_bytes, available - capacity * _FAR_PCT / 100)
             quiet = Quiet(low, math.inf, sample.at_ns + _FAR_LOOK_NS, next_ns)
     return Decision(State(reserve=learned, fill=seen.fill), (), next_ns, seen.tight, seen.care_bytes, quiet)
 

@@ -125,7 +125,8 @@ class Schedule(NamedTuple):
 
         If the result is `asleep`, the caller has to set `sample_at_ns`: it asks how long the kernel can be relied on.
         """
-        if self.asleep and available_bytes >= self.care_bytes:
+        is_far = self.quiet is None or available_bytes > self.quiet.low_bytes
+        if self.asleep and available_bytes >= self.care_bytes and is_far:
             return self
         if self.quiet is not None and self.quiet.holds(available_bytes, at_ns):
             # Not beyond the end of `quiet`: the next decision also looks for signals to paused pods, once a second.

@@ -159,6 +159,31 @@ def take_in_containers(
     return intake_of(bench, times).take_in(changes, schedule or Schedule(), None, 5 * S)[0]
 
 
+@pytest.mark.parametrize(("tight", "due_ns"), [(False, 7 * S), (True, 5 * S + S // 10)])
+def test_a_new_container_ends_the_daemons_sleep(
+    tmp_path: Path,
+    watch: Watch,
+    tight: bool,  # noqa: FBT001 - a table
+    due_ns: int,
+) -> None:
+    """Two large pods part ways before the tripwire would wake the daemon."""
+    bench = Bench(tmp_path, watch)
+    asleep = Schedule(sample_at_ns=30 * S, tight=tight, asleep=True, quiet=Quiet(1, 2, 30 * S, S))
+    after = take_in_containers(bench, bench.tracked("b"), RefreshTimes(), asleep)
+    assert after == Schedule(sample_at_ns=due_ns, tight=tight)
+
+
+@pytest.mark.parametrize(("at_ns", "sleep_ns"), [(1000 * S, 30 * S), (1060 * S, None), (1120 * S, 30 * S)])
+def test_the_daemon_does_not_sleep_for_a_minute_after_a_container_has_started(
+    tmp_path: Path, watch: Watch, at_ns: int, sleep_ns: int | None
+) -> None:
+    bench = Bench(tmp_path, watch)
+    tracked, intake = bench.tracked("b"), intake_of(bench, RefreshTimes())
+    if at_ns > 1000 * S:
+        tracked.pod = replace(tracked.pod, changed_at_ns=1060 * S)
+    assert intake.sleep_ns(Headroom(1000, 500, None, 0), at_ns) == sleep_ns
+
+
 def test_the_limit_of_a_pod_is_read_again_when_it_gets_a_container(tmp_path: Path, watch: Watch) -> None:
     """After a reboot, the pod's name is known at once, and kubelet sets its limit after its cgroup appeared."""
     bench = Bench(tmp_path, watch)

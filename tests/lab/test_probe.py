@@ -68,12 +68,6 @@ def test_unscaled_the_daemon_runs_with_its_default_configuration() -> None:
     assert parse_config(config_text(Plan()), "probe") == Config()
 
 
-def test_scaled_only_the_times_of_hold_differ() -> None:
-    hold = parse_config(config_text(Plan(scale=0.5)), "probe").hold
-
-    assert (hold.max_pause_s, hold.min_run_s, hold.batch_max_pause_s, hold.settle_s) == (4.5, 6, 300, 2.5)
-
-
 def test_services_can_be_the_only_ones_to_be_held() -> None:
     config = parse_config(config_text(Plan(hold_services=True)), "probe")
 

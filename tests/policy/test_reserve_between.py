@@ -13,6 +13,7 @@ from cgpause.core.model import (
     Workload,
 )
 from cgpause.policy.decide import State, decide
+from cgpause.policy.hold import Stretch
 from cgpause.policy.reserve import (
     ReserveState,
     observe,
@@ -115,6 +116,18 @@ def test_closeness_and_the_next_sample() -> None:
     assert Node(free=260).decide().tight is False
     assert Node(free=259.9).decide().tight is True
     assert Node(free=30).add("a", 10, claim=100, rate=100).decide().next_sample_ns == 50 * MS
+
+
+@pytest.mark.parametrize(("claim", "tight"), [(400, False), (500, True)])
+def test_memory_is_tight_if_growing_pods_may_take_more_than_there_is(claim: float, tight: bool) -> None:  # noqa: FBT001
+    """Most memory is free. A daemon that slept until a quarter is left would find both halfway to their peaks."""
+    node = Node(free=900).add("a", 50, claim=claim, rate=20).add("b", 50, claim=claim, rate=20)
+    assert node.decide().tight is tight
+    idle = Node(free=900).add("a", 50, claim=claim).add("b", 50, claim=claim)
+    assert not idle.decide().tight, "pods that stand still"
+    stretch = Stretch(NOW - 20 * S, NOW - S, resumed_by_policy=True)
+    lately = State({usage.pod.cgroup: stretch for usage in node.pods}, reserve=node.state().reserve)
+    assert decide(lately, node.sample(), CONFIG).tight is tight, "pods that were paused lately"
 
 
 def test_a_watermark_has_its_own_closeness() -> None:

@@ -19,10 +19,9 @@ from lab.vm.host import LabError
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 
-# Long enough for a service to be paused, resumed and paused again. The prober waits for 1 s, as on a node: the time an
-# emulated service takes to answer does not scale.
-SHORT = Plan(seconds=35, scale=0.4, timeout=2.5)
-LONG = Plan(seconds=80, scale=1.0, timeout=2.5)
+PLAN = Plan(seconds=80, timeout=2.5)
+"""Probes as on a node, but an emulated service may need more than 1 s to answer. The run is long enough for a service
+to be paused, resumed and paused again."""
 PATIENCE_S = 1200
 """Time in seconds in which one run has to show something; other VMs may keep this machine busy until then."""
 
@@ -45,7 +44,7 @@ def run_undisturbed(plan: Plan) -> Result:
     until = time.monotonic() + PATIENCE_S
     result = run(plan)
     while (result.control.missed or not has_pauses(result)) and time.monotonic() < until:
-        result = run(replace(LONG, hold_services=plan.hold_services))
+        result = run(replace(PLAN, hold_services=plan.hold_services))
     if result.control.missed:
         raise LabError("this machine stalls for longer than a probe waits")
     return result
@@ -63,10 +62,10 @@ def assert_no_service_died(result: Result) -> None:
 
 
 def test_batch_is_paused_and_services_answer_their_probes() -> None:
-    result = run_undisturbed(SHORT)
+    result = run_undisturbed(PLAN)
 
     kinds = {name: name.partition("-")[0] for name in result.classified}
-    assert len(kinds) == SHORT.services + SHORT.jobs
+    assert len(kinds) == PLAN.services + PLAN.jobs
     assert result.classified == kinds
     assert result.batch.pauses > 0  # so memory was tight
     assert result.service.paused_s < result.batch.paused_s
@@ -79,8 +78,8 @@ def test_services_that_are_held_again_and_again_never_miss_three_probes_in_a_row
     Chance decides whether a probe meets a pause, most of which last for less than a second (two of three long runs
     had some that did): repeat until one does.
     """
-    for plan in (SHORT, *[LONG] * 5):
-        result = run_undisturbed(replace(plan, hold_services=True))
+    for _ in range(6):
+        result = run_undisturbed(replace(PLAN, hold_services=True))
         assert result.batch.pauses == 0
         assert result.service.pauses > 0
         assert_no_service_died(result)

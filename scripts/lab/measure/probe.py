@@ -8,9 +8,9 @@ Each pod's sandbox keeps a network namespace. One prober for each service, outsi
 probes as kubelet does (service.c). After `failures` misses in a row the lab kills and restarts the container as kubelet
 does: SIGTERM, SIGKILL after 30 s, then the back-off. The result is one JSON object on stdout.
 
-`Plan.scale` multiplies all durations: of the probes, of the back-off and of the daemon's [hold]. With
-`--hold-services` a rule protects the batch jobs, fewer of them run, and the daemon freezes services instead. The probes
-then meet pauses, and only the limits of [hold] keep a service alive.
+With `--hold-services` a rule protects the batch jobs, fewer of them run, and the daemon freezes services instead. The
+probes then meet pauses, and only the limits of [hold] keep a service alive. Probes and back-off have the times of a
+node: a starting pod may be paused for 18 s, which two probes with Kubernetes' defaults survive, and faster ones do not.
 
 A control service runs beside the tree, where the daemon pauses nothing. If the control misses a probe, the machine was
 too slow. docs/measurements/liveness.md has the answers of a paused pod.
@@ -28,12 +28,12 @@ import platform
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from cgpause.config.load import parse_config
-from cgpause.config.settings import Config, HoldConfig, HowPaused
+from cgpause.config.settings import Config, HowPaused
 from cgpause.pods.tree import PodTree
 from lab.bed import daemon_process as demo_daemon
 from lab.bed import kubelet
@@ -51,13 +51,10 @@ _FILL_SECONDS: Final = 300
 
 
 def config_text(plan: Plan) -> str:
-    """Return the daemon's configuration: the default with all durations of [hold] scaled, and the rules of the plan."""
-    hold = HoldConfig()
+    """Return the daemon's configuration: the policy and the rules of the plan; all durations are the default ones."""
     lines = [f'policy = "{plan.policy}"']
     if plan.hold_services:
         lines.append(f'mechanism = "{HowPaused.FREEZE}"')
-    lines.append("[hold]")
-    lines += [f"{one.name} = {getattr(hold, one.name) * plan.scale}" for one in fields(HoldConfig)]
     if plan.hold_services:
         lines += ["[[pods]]", 'match = "demo/batch-*"', "protect = true"]
     return "\n".join(lines) + "\n"
