@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from cgpause.config.settings import HoldConfig, PodClass
 from cgpause.core.clock import NS_PER_S
-from cgpause.core.errors import CgpauseError
 from cgpause.core.model import Ended, Owner, OwnWord, Pod, PodUsage
-from cgpause.core.parse import parse_flat_keyed, parse_number, parse_reclaimable, parse_shmem
+from cgpause.core.parse import parse_flat_keyed, parse_reclaimable, parse_shmem
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.processes import Processes
 from cgpause.pods.containers import descendants
+from cgpause.pods.ends import Ends
 from cgpause.policy.drifts import Drifts
 from cgpause.policy.growth import CHARGE_BATCH_BYTES
 
@@ -126,16 +126,7 @@ class TrackedPod:
     """memory.current in bytes when memory.stat was last read."""
     stat_at_ns: int = 0
     """Time at which memory.stat is read again in any case."""
-    ooms: tuple[int, int] = (0, 0)
-    """`oom_kill` and `oom` in memory.events when a container last ended."""
-    peak_bytes: int = 0
-    """memory.peak when a container last ended."""
-    was_killed: bool = False
-    """Whether a container of it was killed for lack of memory on the node."""
-    is_restarted: bool = False
-    """Whether a container was made since then."""
-    peak: Ended | None = None
-    """The pod's peak so far, for the time when it is gone; None if it is unknown."""
+    ends: Ends = field(default_factory=Ends)
 
     def descendants(self, at_ns: int) -> tuple[str, ...]:
         """Return the cgroups below the pod; they are listed again every 10 s, and when `list_at_ns` was reset.
@@ -215,59 +206,10 @@ class TrackedPod:
         self.stat_bytes, self.stat_at_ns = current, at_ns + wait_s * NS_PER_S
         return reclaimable_bytes, parse_shmem(stat)
 
-    def count_kills(self) -> int:
-        """Return the number of OOM kills in the pod since the last call; 0 if some were at its own limit.
-
-        Raises:
-            CgroupGoneError, KernelReadError, MalformedError: memory.events cannot be read.
-        """
-        events = parse_flat_keyed(self.cgroup.read("memory.events"), "memory.events")
-        before, self.ooms = self.ooms, (events.get("oom_kill", 0), events.get("oom", 0))
-        return 0 if self.ooms[1] > before[1] else self.ooms[0] - before[0]
-
-    def note_start(self) -> None:
-        """Take in that a container was made."""
-        self.is_restarted = self.was_killed
-
     def note_end(self, at_ns: int) -> Ended | None:
-        """Take in that a container has ended. If it was killed for lack of memory on the node, return that end at once.
-
-        Otherwise the pod's peak waits in `peak` until the pod is gone: its other containers may need more.
-        """
-        controller, cgroup = self.pod.controller, self.cgroup.id
-        if controller is None:
-            return None
-        try:
-            raw, highest = self._read_peak(at_ns)
-            killed = self.count_kills() > 0
-        except CgpauseError:
-            return None
-        is_higher, self.peak_bytes = raw > self.peak_bytes, max(raw, self.peak_bytes)
-        if killed:
-            self.peak = None if is_higher else self.peak
-            self.was_killed, self.is_restarted = True, False
-            return Ended(cgroup, controller, highest if is_higher else 0, killed=True)
-        if is_higher and highest:
-            self.peak = Ended(cgroup, controller, highest, after_kill=self.is_restarted)
-        elif self.is_restarted:  # it needed no more than the killed one had
-            self.peak = self.peak or Ended(cgroup, controller, 0, after_kill=True)
-        return None
-
-    def _read_peak(self, at_ns: int) -> tuple[int, int]:
-        """Return memory.peak, and the same without page cache, in bytes; 0 for what is unknown.
-
-        memory.peak (Linux 5.19) is the highest use of all containers together since the pod was made. The page cache
-        of a container that has ended stays with its pod, so it can be left out. If the kernel has reclaimed some of it
-        (pgsteal), it is not known how much of the peak was page cache.
-        """
-        if not self.cgroup.has("memory.peak"):
-            return 0, 0
-        stat = self.cgroup.read("memory.stat")
-        raw = parse_number(self.cgroup.read("memory.peak"), "memory.peak")
-        if parse_flat_keyed(stat, "memory.stat").get("pgsteal", 0):
-            return raw, 0
-        used = max(raw - parse_reclaimable(stat), 0)
-        return raw, used if self.usage is None or self.is_stat_due(at_ns) else max(used, self.usage.used_bytes)
+        """Take in that a container has ended; return what the policy has to know at once (`Ends.note_end`)."""
+        exact = None if self.usage is None or self.is_stat_due(at_ns) else self.usage.used_bytes
+        return self.ends.note_end(self.cgroup, self.pod.controller, exact)
 
     def settle(self, at_ns: int, hold: HoldConfig) -> None:
         """Protect a pod with new containers from any pause for SPARED_S, or for `settle_s` if that is shorter.

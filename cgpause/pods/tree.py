@@ -105,8 +105,8 @@ class PodTree:
         for pod in gone:
             left = self.pods.pop(pod.cgroup)
             self.classifier.learn_from_end(left, at_ns)
-            if left.peak is not None:
-                self.ended.append(left.peak)
+            if left.ends.peak is not None:
+                self.ended.append(left.ends.peak)
             left.close()
         new = [pod for key, pod in found.items() if key not in self.pods]
         if new or any(tracked.pod.name is None for tracked in self.pods.values()):
@@ -128,7 +128,7 @@ class PodTree:
                 self.starts(tracked, at_ns)
             else:
                 with suppress(CgpauseError):
-                    tracked.count_kills()  # those before the daemon
+                    tracked.ends.count_kills(tracked.cgroup)  # those before the daemon
         self.take_words(at_ns)
         self.classifier.ask_who_listens(appeared, at_ns, at_once=len(appeared))
         self.classifier.ask_who_listens(self.pods.values(), at_ns)
@@ -208,7 +208,7 @@ class PodTree:
     def containers_changed(self, tracked: TrackedPod, at_ns: int, *, removed: bool) -> None:
         """Take in the start or end of a container; `removed` is whether one has ended. Spare the pod for a while."""
         if not removed:
-            tracked.note_start()
+            tracked.ends.note_start()
         elif (ended := tracked.note_end(at_ns)) is not None:
             self.ended.append(ended)
         tracked.settle(at_ns, self.config.hold)

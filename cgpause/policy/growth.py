@@ -161,6 +161,8 @@ class _Interval:
     decay: float
     """Share of a rate that is kept over the interval."""
     weights: tuple[float, float, float]
+    is_short: bool
+    """Whether the interval is short enough for a drop to show a peak (_LONGEST_NS)."""
     ended: Container[CgroupId]
     """Pods of which `sample.ended` has a peak: a drop of them leaves no other one."""
     peaks: list[tuple[str, int]] = field(default_factory=list)
@@ -174,7 +176,7 @@ class _Interval:
         if pod.cgroup in self.ended:
             self.tops[pod.cgroup] = top
             return 0
-        if pod.controller is not None and self.elapsed_ns < _LONGEST_NS:
+        if pod.controller is not None and self.is_short:
             self.peaks.append((pod.controller, top))
         return top
 
@@ -197,6 +199,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:
         noise=noise_bytes(sample.cpus),
         decay=0.5 ** (elapsed_ns / (HALF_LIFE_S * NS_PER_S)) if can_learn and not is_first else 1.0,
         weights=_weights(max(elapsed_ns, SHORTEST_NS)),
+        is_short=elapsed_ns < _LONGEST_NS,
         ended={end.cgroup for end in ends if end.peak_bytes},
     )
     moving: list[PodUsage] = []
@@ -214,7 +217,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:
             continue
         still[-1] = None
         if old is None:
-            learned[key] = _begin(usage, at_ns, is_first=is_first)
+            learned[key] = begin(usage, at_ns, is_first=is_first)
             moving.append(usage)
             continue
         if can_learn:
@@ -230,7 +233,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:
         there = {pod.cgroup for _, pod in pods}
         gone = {key: learned.pop(key) for key in learned.keys() - there}
         given_back += sum(one.used for one in gone.values())
-        if elapsed_ns < _LONGEST_NS:
+        if interval.is_short:
             seen = [(key, one) for key, one in gone.items() if one.top >= least and _has_new_peak(one, interval)]
             peaks = peaks.with_new([(known[key], one.top) for key, one in seen if key in known])
         known = {key: name for key, name in known.items() if key in there}
@@ -267,7 +270,7 @@ def _has_new_peak(one: Growth, interval: _Interval) -> bool:
     return _is_new_peak(one.top, one.low, large_bytes(one.top, interval.capacity, interval.noise), one.recorded)
 
 
-def _begin(usage: PodUsage, at_ns: int, *, is_first: bool) -> Growth:
+def begin(usage: PodUsage, at_ns: int, *, is_first: bool) -> Growth:
     """Return the growth of a pod in its first sample; `is_first` is whether that is the daemon's first sample, too."""
     pod, used = usage.pod, usage.used_bytes
     # Pods that run when the daemon starts are not newcomers: as newcomers they would get each other paused.
@@ -350,7 +353,7 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
         # A process that ends gives its memory back over several samples: only the first of these drops is a peak.
         if _is_new_peak(top, low, large, recorded):
             recorded = interval.record(pod, top)
-            shown = recorded if recorded > shown and interval.elapsed_ns < _LONGEST_NS else shown
+            shown = recorded if recorded > shown and interval.is_short else shown
         begins = begins or (restarted and used < was - large)
         interval.given_back += 0 if pod.workload is Workload.SERVICE else top - used
         base = top = low = used

@@ -24,7 +24,7 @@ from cgpause.core.model import (
     Workload,
 )
 from cgpause.policy.decide import Decision, State, decide
-from cgpause.policy.growth import Growth
+from cgpause.policy.growth import Growth, begin
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -74,31 +74,7 @@ def pod(
 
 def growth(used: float, **facts: object) -> Growth:
     """Return the growth of an admitted pod that uses `used` MiB and does not grow; `facts` override its fields."""
-    amount = int(used * MIB)
-    still = Growth(
-        used=amount,
-        reclaimable=0,
-        top=amount,
-        low=amount,
-        low_ran_ns=0,
-        base=None,
-        rate=0.0,
-        started_ns=0,
-        ran_ns=0,
-        at_ns=START_NS,
-        held_bytes=None,
-        read_used=amount,
-        read_rate=0.0,
-        admitted=True,
-        grew=False,
-        excused=False,
-        flow=0.0,
-        squares=0.0,
-        read_flow=0.0,
-        read_squares=0.0,
-        recorded=0,
-        shown=0,
-    )
+    still = begin(PodUsage(int(used * MIB), pod("a")), START_NS, is_first=True)
     return still._replace(**facts)  # type: ignore[arg-type]
 
 

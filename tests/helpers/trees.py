@@ -223,3 +223,12 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float | None
         assert now < deadline, f"waited {timeout_s} s in vain for {what}"
         time.sleep(min(max(0.01, now - asked), 0.5))
         asked = time.monotonic()
+
+
+def write_stats(pod: Path, reclaimable: int, *usages: int, shmem: int = 0) -> None:
+    """Write the memory.stat of a pod, and the CPU time of its containers to each cpu.stat."""
+    lines = f"anon 5\nshmem {shmem}\ninactive_file {reclaimable}\nactive_file 0\nslab_reclaimable 0\n"
+    (pod / "memory.stat").write_text(lines)
+    (pod / "cpu.stat").write_text("usage_usec 999999999\nuser_usec 1\n")
+    for scope, usage in zip(sorted(path for path in pod.iterdir() if path.is_dir()), usages, strict=True):
+        (scope / "cpu.stat").write_text(f"usage_usec {usage}\nuser_usec 1\nsystem_usec 2\n")
