@@ -10,8 +10,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cgpause.cli.top.parts import growth, line, millicores, milliseconds, shorten, size, time_left, when
-from cgpause.cli.top.table import STATE_STYLES, state_text
+from cgpause.cli.top.parts import growth, line, millicores, milliseconds, shorten, size, when
+from cgpause.cli.top.table import STATE_STYLES, full_in, state_text
 from cgpause.cli.top.values import NodeView, PodDetail, SeenEvent, SeenPod
 from cgpause.core import cpu_units, durations
 from cgpause.core.clock import NS_PER_S
@@ -148,9 +148,8 @@ def _numbers(pod: SeenPod) -> list[str]:
 def _memory(pod: SeenPod, detail: PodDetail | None) -> list[str]:
     current = "?" if pod.current_bytes is None else size(pod.current_bytes)
     text = f"{current} of {size(pod.max_bytes)}, {size(pod.reclaimable_bytes)} of it page cache"
-    if pod.max_bytes is not None and pod.current_bytes is not None:
-        left = time_left(max(pod.max_bytes - pod.current_bytes, 0), pod.growth)
-        text += f"; at the limit in {left}" if left else ""
+    if (left := full_in(pod)) not in ("", "-"):
+        text += f"; at the limit in {left}"
     if detail is None:
         return [text]
     more = [] if detail.oom_kills is None else [f"{detail.oom_kills} OOM kill{'s' * (detail.oom_kills != 1)}"]

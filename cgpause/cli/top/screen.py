@@ -137,10 +137,9 @@ def _body(snapshot: NodeView, ui: Ui, width: int, plan: _Plan) -> list[tuple[Ren
         listed += f" by {ui.sort}{', reversed' * ui.reverse}"
     here = cursor(snapshot, ui) if ui.mode is not Mode.STILL else None
     at = None if here is None else here.key
-    made = table(snapshot, rows, width, visible=slice(top, top + plan.rows), ui=ui, at=at, title=listed)
-    if not rows:
-        made.append(Text(f"  {_why_empty(snapshot, ui)}", "dim"))
-    body: list[tuple[RenderableType, int]] = [(Group(*made), plan.rows + 1)]
+    pods = table(snapshot, rows, width, visible=slice(top, top + plan.rows), ui=ui, at=at, title=listed)
+    made = pods if rows else Group(pods, Text(f"  {_why_empty(snapshot, ui)}", "dim"))
+    body: list[tuple[RenderableType, int]] = [(made, plan.rows + 1)]
     if plan.pane:
         shown = snapshot.events[-(plan.pane - 1) :] if plan.pane > 1 else ()
         body += [(panes.rule("last decisions", width), 1), (panes.events(shown, snapshot, width), plan.pane - 1)]

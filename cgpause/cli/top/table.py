@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
+from rich.table import Table
 from rich.text import Text
 
 from cgpause.cli.top.parts import bar, growth, line, millicores, milliseconds, shorten, size, time_left
@@ -46,7 +47,8 @@ class _Column:
     left: bool = False
 
 
-def _full_in(pod: SeenPod) -> str:
+def full_in(pod: SeenPod) -> str:
+    """Return the time until the pod reaches its limit; "-" if it is long, "" without a limit."""
     if pod.max_bytes is None or pod.current_bytes is None:
         return ""
     return time_left(max(pod.max_bytes - pod.current_bytes, 0), pod.growth) or "-"
@@ -76,7 +78,7 @@ _COLUMNS = (
     _Column("LIMIT", 6, 8, lambda pod: size(pod.max_bytes)),
     _Column("USE", _USE_WIDTH, 2, _use, left=True),
     _Column("GROW/s", 6, 7, lambda pod: growth(pod.growth)),
-    _Column("FULL IN", 7, 1, _full_in),
+    _Column("FULL IN", 7, 1, full_in),
     _Column(
         *("NEED", 6, 3),
         lambda pod: "" if pod.place is None else growth(pod.need),
@@ -115,7 +117,7 @@ def _why_paused(record: PauseRecord, at_ns: int) -> str:
 
 def table(
     snapshot: NodeView, rows: Sequence[Row], width: int, *, visible: slice, ui: Ui, at: CgroupId | None, title: str
-) -> list[Text]:
+) -> Table:
     """Return a header with `title` at its right end, and the `visible` rows of all, with the cursor on the pod `at`."""
     # Of all rows, not the visible ones, so that the columns do not move while the operator scrolls.
     longest = max([cell_len(row.label) for row in rows if isinstance(row, SeenPod)], default=0)
@@ -128,46 +130,37 @@ def table(
     else:
         label_width = min(label_width, left - gap - _LEAST_STATE)
         state_width = left - gap - label_width
-    sides = [(_MARKS + label_width, "left"), *((one.width, "left" if one.left else "right") for one in columns)]
-    sides += [(state_width, "left")] * (state_width > 0)
-
-    def joined(cells: Iterable[Text], style: str) -> Text:
-        shown = list(zip(cells, sides, strict=False))
-        for cell, (cells_wide, side) in shown:
-            cell.align(side, cells_wide)  # type: ignore[arg-type] # a literal
-        row = Text(" " * gap, no_wrap=True).join([cell for cell, _ in shown])
-        row.stylize_before(style)
-        return row
-
-    header = ["  POD", *(column.header for column in columns), f"STATE {title:>{max(state_width - 6, 0)}}"]
-    lines = [joined(map(line, header), "header")]
+    made = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="header")
+    made.add_column("  POD", width=max(_MARKS + label_width, 1), no_wrap=True)
+    for column in columns:
+        made.add_column(column.header, width=column.width, no_wrap=True, justify="left" if column.left else "right")
+    if state_width:
+        made.add_column(line(f"STATE {title:>{max(state_width - 6, 0)}}"), width=state_width, no_wrap=True)
     for row in rows[visible]:
         if isinstance(row, Group):
-            lines.append(joined([line(row.namespace or "(name unknown)"), *_totals(row, columns)], "group"))
-            continue
-        style = STATE_STYLES[row.state]
-        sign = f"{'▶' if row.key == at else ' '}{'*' if row.key in ui.marked else ' '}"
-        numbers = style if row.state is PodState.PROTECTED else ""
-        cells = [line((sign, "key"), (shorten(row.label, label_width), style))]
-        cells += [line((cell, numbers)) if isinstance(cell := column.cell(row), str) else cell for column in columns]
-        cells.append(_state(row, snapshot, style))
-        if row.key == at:  # one reversed bar: reversing each colour by itself makes dim texts hardly legible
-            cells = [line(cell.plain) for cell in cells]
-        lines.append(joined(cells, "cursor" if row.key == at else ""))
-    return lines
+            paused = f", {row.paused} paused" if row.paused else ""
+            cells = [row.namespace or "(name unknown)", *(column.total(row) for column in columns)]
+            texts = [*map(line, cells), line(f"{row.pods} pod{'s' * (row.pods != 1)}{paused}")]
+            style = "group"
+        else:
+            texts = _cells(row, columns, label_width, snapshot, marked=row.key in ui.marked, at=row.key == at)
+            style = "cursor" if row.key == at else ""
+        made.add_row(*texts[: len(made.columns)], style=style)
+    return made
 
 
-def _totals(group: Group, columns: Iterable[_Column]) -> list[Text]:
-    paused = f", {group.paused} paused" if group.paused else ""
-    return [
-        *(line(column.total(group)) for column in columns),
-        line(f"{group.pods} pod{'s' * (group.pods != 1)}{paused}"),
-    ]
-
-
-def _state(pod: SeenPod, snapshot: NodeView, style: str) -> Text:
+def _cells(
+    pod: SeenPod, columns: Sequence[_Column], label_width: int, snapshot: NodeView, *, marked: bool, at: bool
+) -> list[Text]:
+    """Return a pod's cells: name, columns and state."""
+    style = STATE_STYLES[pod.state]
+    numbers = style if pod.state is PodState.PROTECTED else ""
     what, more = state_text(pod, snapshot)
-    return line((what, style), (f" · {more}" if more else "", "dim"))
+    cells = [line((f"{'▶' if at else ' '}{'*' if marked else ' '}", "key"), (shorten(pod.label, label_width), style))]
+    cells += [line((cell, numbers)) if isinstance(cell := column.cell(pod), str) else cell for column in columns]
+    cells.append(line((what, style), (f" · {more}" if more else "", "dim")))
+    # One reversed bar at the cursor: reversing each colour by itself makes dim texts hardly legible.
+    return [line(cell.plain) for cell in cells] if at else cells
 
 
 def _choose(width: int, label_width: int, gap: int) -> list[_Column]:
