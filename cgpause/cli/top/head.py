@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from cgpause.cli.top.parts import Mark, bar, bins, clock, growth, line, shorten, size, spark, step_s, time_left
+from cgpause.cli.top.parts import Mark, bar, bins, growth, line, shorten, size, spark, step_s, time_left, when
 from cgpause.cli.top.ui import PAST, Act, Deed, Mode, Ui
 from cgpause.cli.top.values import GraphPoint, Levels, NodeView, PodState
 from cgpause.core.errors import printable
@@ -40,7 +40,7 @@ def title(snapshot: NodeView, width: int) -> Text:
         text += f" (pid {snapshot.daemon.pid})"
     left = line((" cgpause top ", "app"), " ", (snapshot.host, "title"), _SEPARATOR)
     left = line(left, f"{snapshot.policy}, {snapshot.mechanism}", _SEPARATOR, (text, style))
-    now = clock(snapshot.at, snapshot.utc_offset_s)
+    now = when(snapshot.at, snapshot.at, snapshot.utc_offset_s)
     blank = width - left.cell_len - len(now)
     return left if blank < 1 else line(left, " " * blank, now)
 

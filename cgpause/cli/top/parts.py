@@ -88,21 +88,12 @@ def time_left(amount: float, rate: float | None) -> str:
     return durations.shown(amount / rate)
 
 
-def clock(at: float, utc_offset_s: int) -> str:
-    """Return the time of day of a Unix time, as HH:MM:SS."""
-    return f"{datetime.fromtimestamp(at, _zone(utc_offset_s)):%H:%M:%S}"
-
-
 def when(at: float, now: float, utc_offset_s: int) -> str:
     """Return a Unix time as HH:MM:SS if it is of the same day as `now`, else as month, day, HH:MM."""
-    zone = _zone(utc_offset_s)
+    zone = timezone(timedelta(seconds=utc_offset_s))
     day = datetime.fromtimestamp(at, zone)
     is_today = day.date() == datetime.fromtimestamp(now, zone).date()
     return f"{day:%H:%M:%S}" if is_today else f"{day:%m-%d %H:%M}"
-
-
-def _zone(utc_offset_s: int) -> timezone:
-    return timezone(timedelta(seconds=utc_offset_s))
 
 
 def shorten(label: str, width: int) -> str:

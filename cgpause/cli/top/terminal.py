@@ -17,7 +17,7 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from rich.color import ColorSystem
-from rich.console import Console
+from rich.console import COLOR_SYSTEMS, Console
 from rich.segment import Segment
 
 from cgpause.cli.top.parts import UNICODE
@@ -26,12 +26,6 @@ from cgpause.cli.top.parts import UNICODE
 _ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[0m\x1b[2J"
 _LEAVE = b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 _USUAL_SIZE = (80, 24)
-_COLORS = {
-    "standard": ColorSystem.STANDARD,
-    "256": ColorSystem.EIGHT_BIT,
-    "truecolor": ColorSystem.TRUECOLOR,
-    "windows": ColorSystem.STANDARD,
-}
 
 
 def encoding_of(console: Console, environ: Mapping[str, str] = os.environ, *, utf8: bool | None = None) -> str:
@@ -62,7 +56,7 @@ class Painter:
     """Converter of lines to text with escape sequences; `console` has detected the terminal's colours and NO_COLOR."""
 
     def __init__(self, console: Console) -> None:
-        self._system = _COLORS.get(console.color_system or "")
+        self._system = COLOR_SYSTEMS.get(console.color_system or "")
         self._colourless = console.no_color or self._system is None
         self.encoding = encoding_of(console)
         self.ascii_only = is_ascii(self.encoding)
