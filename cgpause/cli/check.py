@@ -8,13 +8,20 @@ import platform
 import re
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any
 
 import psutil
+import typer
+from rich.text import Text
 
+from cgpause.cli.context import Globals
+from cgpause.cli.exits import exits
+from cgpause.cli.output import console, print_json
 from cgpause.config.settings import Config
-from cgpause.core.errors import CgpauseError, HostError
+from cgpause.core.errors import CgpauseError, HostError, printable
+from cgpause.core.exit_codes import Exit
 from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root, read_controllers
 from cgpause.kernel.journal import UNIT
 from cgpause.kernel.psi import NODE_PRESSURE
@@ -29,6 +36,7 @@ _DEFERRED_THROTTLE_KERNEL = (6, 18)
 """First kernel that throttles a task on its return to user space (sched/fair: Switch to task based throttle model)."""
 _OTHER_WRITERS = ("koordlet", "crane-agent", "katalyst-agent")
 _PROBE_XATTR = "user.cgpause_check"
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 class Level(StrEnum):
@@ -47,6 +55,35 @@ class Finding:
     level: Level
     message: str
     advice: str | None = None
+
+
+def show(given: Globals, *, as_json: bool) -> None:
+    """Print the findings of all checks; exit with CHECK_FAILED if one failed."""
+    with exits():
+        findings = run_checks(given.cgroup_root, given.log_dir, given.config())
+    if as_json:
+        print_json(findings_values(findings))
+    else:
+        print_findings(findings)
+    if any(finding.level is Level.FAIL for finding in findings):
+        raise typer.Exit(Exit.CHECK_FAILED)
+
+
+def findings_values(findings: list[Finding]) -> dict[str, Any]:
+    """Return findings, ready for JSON."""
+    return {"schema": 1, "checks": [asdict(finding) for finding in findings]}
+
+
+def print_findings(findings: list[Finding]) -> None:
+    """Print one line per check, and its advice on the next."""
+    to = console()
+    for finding in findings:
+        line = Text.assemble(
+            (f"{finding.level:<5}", _STYLES[finding.level]), f"{finding.name:<12}", printable(finding.message)
+        )
+        to.print(line, soft_wrap=True)
+        if finding.advice is not None:
+            to.print(Text(f"{'':17}-> {printable(finding.advice)}"), soft_wrap=True)
 
 
 def run_checks(root: str | None, log_dir: str, config: Config) -> list[Finding]:

@@ -12,16 +12,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from cgpause import __version__
-from cgpause.cli.check import run_checks
+from cgpause.cli.check import findings_values, run_checks
 from cgpause.cli.context import Globals
-from cgpause.cli.explain import decide_now
-from cgpause.cli.explaintext import explain_values
-from cgpause.cli.view import read_status
+from cgpause.cli.decision import decide_now
+from cgpause.cli.explain import explain_values
+from cgpause.cli.status import read_status
 from cgpause.config.load import render_config
 from cgpause.config.settings import Config
 from cgpause.core.errors import CgpauseError, ConfigError, printable
@@ -195,7 +195,7 @@ def _cgroups(given: Globals) -> str:
 def _check(given: Globals, config: Config) -> str:
     findings = run_checks(given.cgroup_root, given.log_dir, config)
     # As text, because redaction takes each "name" in a document for the name of a pod.
-    return json.dumps({"schema": 1, "checks": [asdict(found) for found in findings]}, indent=2) + "\n"
+    return json.dumps(findings_values(findings), indent=2) + "\n"
 
 
 def configuration_of(given: Globals) -> Config:

@@ -1,89 +1,99 @@
-"""One decision at this instant, with its reasons, for `cgpause explain`."""
+"""`cgpause explain`: the policy's verdict on each pod, as a table or ready for JSON; `story` has one pod."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from typing import Any
 
+import typer
+
+from cgpause.cli import output, story
+from cgpause.cli.context import Globals
+from cgpause.cli.decision import decide_now, place_values
+from cgpause.cli.exits import exits, seconds
+from cgpause.cli.usage import Format
 from cgpause.config.settings import Config
-from cgpause.core.clock import NS_PER_S, now_ns
-from cgpause.core.errors import CgpauseError
-from cgpause.core.model import Owner, Pod, Policy, Sample
-from cgpause.ledger.ledger import read_record
+from cgpause.core.errors import printable
+from cgpause.core.lookup import find_pod
+from cgpause.core.model import Policy, Sample
 from cgpause.pods.sampler import Sampler
-from cgpause.pods.tracked import TrackedPod
-from cgpause.pods.tree import PodTree
-from cgpause.policy.decide import State
-from cgpause.policy.explain import Verdict, explain
-from cgpause.policy.growth import Growths, learn
-from cgpause.policy.peaks import Peaks
-from cgpause.policy.reserve import ReserveState
-from cgpause.policy.schedule import FAST_NS
-from cgpause.policy.watermark import WatermarkState
+from cgpause.policy.explain import Verdict
+from cgpause.policy.reserve import room_bytes
 
 
-def decide_now(
-    tree: PodTree, sampler: Sampler, config: Config, watch_s: float, peaks: Mapping[str, tuple[int, ...]]
-) -> tuple[Sample, tuple[Verdict, ...]]:
-    """Return a sample and the policy's verdict on each pod; writes nothing.
-
-    Under the reserve policy, first sample the pods for `watch_s` seconds to learn their growth rates. `peaks` are the
-    peaks of workloads that the daemon has learned.
-
-    Raises:
-        CgpauseError: memory cannot be read.
-    """
-    for tracked in tree.pods.values():
-        tracked.pod = _with_record(tracked)
-    tree.read_details(now_ns())
-    growths = Growths(peaks=Peaks(peaks))
-    deadline = time.monotonic() + (watch_s if config.policy is Policy.RESERVE else 0)
-    while time.monotonic() < deadline:
-        growths = learn(growths, sampler.sample(now_ns()))
-        time.sleep(FAST_NS / NS_PER_S)
-    sample = sampler.sample(now_ns())
-    # As if the daemon's next check were due: the time and number of its checks are known to the daemon alone.
-    looked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)
-    _, verdicts = explain(State(watermark=looked, reserve=ReserveState(growths)), sample, config)
-    return sample, verdicts
+def show(given: Globals, ref: str | None, watch: str, form: Format | None) -> None:
+    """Print the policy's verdict on each pod, or everything about the pod `ref`, after watching pods for `watch`."""
+    watch_s = seconds(watch, "--for") or 0
+    with exits():
+        config = given.config()
+        known, problem = given.learned()
+        with given.tree(config, known) as tree, Sampler(tree) as sampler:
+            pods = [tracked.pod for tracked in tree.pods.values()]
+            one = None if ref is None else find_pod(ref, pods, tree.root, given.namespace)
+            sample, verdicts = decide_now(tree, sampler, config, watch_s, known.peaks)
+            told = None if one is None else story.read_story(tree.pods[one.cgroup], sample, verdicts, config, given)
+    if problem is not None and config.policy is Policy.RESERVE:
+        typer.echo(f"cgpause: {problem}", err=True)
+    verdicts = tuple(one for one in verdicts if given.namespace in (None, one.usage.pod.namespace))
+    if form is Format.JSON:
+        output.print_json(told or explain_values(sample, verdicts, config))
+    elif told is not None:
+        story.print_story(told, time.time())
+    else:
+        print_explain(sample, verdicts, config, wide=form is Format.WIDE)
 
 
-def _with_record(tracked: TrackedPod) -> Pod:
-    """Return the pod with its pause record, or as protected if the record cannot be read."""
-    try:
-        return replace(tracked.pod, paused=read_record(tracked.cgroup))
-    except CgpauseError as e:
-        return replace(tracked.pod, protected=f"its record cannot be read: {e}")
+def explain_values(sample: Sample, verdicts: tuple[Verdict, ...], config: Config) -> dict[str, Any]:
+    """Return one decision, ready for JSON."""
+    return {
+        "schema": 1,
+        "policy": config.policy,
+        "used_pct": round(sample.headroom.used_pct, 2),
+        "headroom_bytes": sample.headroom.available_bytes,
+        "pods": [
+            {
+                "rank": verdict.rank,
+                "uid": verdict.usage.pod.uid,
+                "namespace": verdict.usage.pod.namespace,
+                "name": verdict.usage.pod.name,
+                "qos": verdict.usage.pod.qos,
+                "memory_current_bytes": verdict.usage.memory_current_bytes,
+                "verdict": verdict.text,
+                "reserve": None if verdict.place is None else place_values(verdict.place),
+            }
+            for verdict in verdicts
+        ],
+    }
 
 
-def rule(verdict: Verdict, sample: Sample, config: Config) -> str:
-    """Return the policy's rule by which a pod runs or is paused now, as a sentence; the verdict has the numbers."""
-    paused, place = verdict.usage.pod.paused, verdict.place
-    if paused is not None and paused.owner is Owner.MANUAL:
-        ends = "or its time is over" if paused.expires_ns is not None else "whatever the memory"
-        return f"paused by hand: the daemon leaves it alone until an operator resumes it, {ends}"
-    if verdict.rank is None and paused is None:
-        aside = "" if place is None else "; its growth of up to 10 s is reserved before other pods are served"
-        return f"not a candidate: it may not be paused now{aside}"
+def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config, *, wide: bool) -> None:
+    """Print one decision as a table, with all columns if `wide`."""
+    to = output.console()
+    headroom = sample.headroom
+    available = output.memory(headroom.available_bytes)
+    state = f"policy {config.policy}: memory {headroom.used_pct:.1f} % used, {available} of headroom"
     if config.policy is Policy.WATERMARK:
-        marks, used = config.watermark, f"{sample.headroom.used_pct:.1f} % now"
-        if paused is not None:
-            return f"all are resumed once memory use is at or below {marks.lower_pct:g} % ({used})"
-        return f"from {marks.upper_pct:g} % of memory use on ({used}) the {marks.batch} that use the least are paused"
-    if place is None:
-        return "stays paused for as long as [hold] allows, or until it is in distress"
-    if place.excused:
-        return (
-            "runs even without headroom until it frees memory: pauses of all pods have cost more than a restart would"
-        )
-    if place.first:
-        return "all that it may take is reserved for it, so that one pod can always reach its peak and give memory back"
-    if place.need <= place.large_drop:
-        return "runs: it does not grow, so that a pause would free nothing"
-    if paused is not None:
-        return (
-            "resumes when its demand fits beside most of what the running pods will take, when it is chosen because "
-            "pauses have cost as much as a restart, after the longest time allowed, or in distress"
-        )
-    return "runs while its growth fits beside that of the other pods that run, else it is paused"
+        rules = config.watermark
+        to.print(f"{state}; pauses at {rules.upper_pct:g} %, resumes at {rules.lower_pct:g} %")
+    else:
+        to.print(f"{state}, {output.memory(max(int(room_bytes(sample)), 0))} of it to give away")
+    numbered = wide or to.width >= output.NARROW
+    wide = wide or to.width >= output.WIDE
+    with_places = any(verdict.place is not None for verdict in verdicts)
+    numbers = ("CLAIM", "RATE/s", "NEED", "LEFT") if with_places and numbered else ()
+    extra, right = ("QOS", "CLASS") if wide else (), ("RANK", "MEMORY", *numbers)
+    table = output.table_of("RANK", "POD", *extra, "MEMORY", *numbers, "VERDICT", right=right, fold=("POD",))
+    for verdict in verdicts:
+        current, pod = verdict.usage
+        rank = "-" if verdict.rank is None else str(verdict.rank)
+        cells = [rank, printable(pod.label), *((pod.qos, pod.workload) if wide else ()), output.memory(current)]
+        place = verdict.place
+        if place is not None and numbers:
+            claim = "no limit" if math.isinf(place.claim) else output.memory(round(place.claim))
+            cells += [claim, *(output.memory(round(amount)) for amount in (place.rate, place.need, place.left))]
+        else:
+            cells += ["-"] * len(numbers)
+        text = verdict.text if place is None else verdict.what
+        table.add_row(*cells, printable(text))
+    to.print(output.Trimmed(table))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import time
 from collections.abc import Callable
 from typing import Annotated, TextIO, cast
 
@@ -18,12 +17,12 @@ from cgpause import __version__
 from cgpause.cli import lab
 from cgpause.cli.completion import AnyPod, OnePod, PausablePods, PausedPods, Pods, offer_namespaces
 from cgpause.cli.context import Globals
-from cgpause.cli.exits import exits, fail, said, seconds
+from cgpause.cli.exits import exits, fail, seconds
 from cgpause.cli.stream import Stream
-from cgpause.cli.usage import Command, Format, Group, JsonOutput, Output
+from cgpause.cli.usage import Command, Group, JsonOutput, Output
 from cgpause.core.errors import printable
 from cgpause.core.exit_codes import Exit
-from cgpause.core.model import Mechanism, Policy
+from cgpause.core.model import Mechanism
 from cgpause.core.paths import (
     DEFAULT_CONFIG,
     DEFAULT_LISTEN,
@@ -49,9 +48,9 @@ _OF_PODS = ("status", "explain", "history", "pause", "resume")
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes; write nothing.")]
 
 
-def _command(panel: str, example: str, name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _command(panel: str, example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds a command to a panel of the help, with an example."""
-    return app.command(name, cls=Command, rich_help_panel=panel, epilog=f"Example: {example}")
+    return app.command(cls=Command, rich_help_panel=panel, epilog=f"Example: {example}")
 
 
 def _print_version(value: bool) -> None:
@@ -133,15 +132,9 @@ def status(context: typer.Context, refs: Pods = None, output: Output = None) -> 
 
     Paused pods come first, then the largest. It also shows which pods are protected, and why.
     """
-    from cgpause.cli.statustext import print_status
-    from cgpause.cli.view import read_chosen
+    from cgpause.cli.status import show
 
-    given: Globals = context.obj
-    with exits():
-        shown, failed = read_chosen(given, refs)
-    print_status(shown, output)
-    if failed:
-        fail("\n".join(map(said, failed)), Exit.NO_SUCH_POD)
+    show(context.obj, refs, output)
 
 
 @_command(_SEE, "cgpause top")
@@ -160,28 +153,9 @@ def top(
     It shows headroom and pressure, every pod, which pods are paused or next and why, and the last decisions. The key ?
     shows the keys.
     """
-    from cgpause.cli.top import app as dashboard
+    from cgpause.cli.top.app import show
 
-    given: Globals = context.obj
-    if export is not None and os.path.splitext(export)[1] not in ("", ".svg"):
-        fail(f"--export {printable(export)}: the picture is an SVG; name a file *.svg", Exit.USAGE)
-    every_s = seconds(interval, "--interval") or dashboard.INTERVAL_S
-    refusal = None if once or export is not None else dashboard.why_not_live()
-    if refusal is not None:
-        fail(refusal, Exit.USAGE)
-    with exits():
-        config = given.config()
-        kept = given.history_path
-        known, _ = given.learned()
-        with dashboard.open_reader(given.root(), given.log_dir, config, kept, known) as reader:
-            if not once and export is None:
-                dashboard.run_live(reader, given.config, given.keep, every_s)
-                return
-            snapshot = dashboard.read_still(reader)
-            if export is not None:
-                dashboard.export(snapshot, export)
-            if once:
-                dashboard.print_once(snapshot)
+    show(context.obj, once=once, picture=export, interval=interval)
 
 
 @_command(_SEE, "cgpause explain default/batch-7")
@@ -204,37 +178,13 @@ def explain(
     It writes nothing. The reserve policy needs growth rates, so this command first watches the pods for a while; the
     daemon has watched them for longer, so it may decide otherwise.
     """
-    from cgpause.cli import explaintext
-    from cgpause.cli.explain import decide_now
-    from cgpause.cli.output import print_json
-    from cgpause.cli.story import read_story
-    from cgpause.cli.storytext import print_story
-    from cgpause.core.lookup import find_pod
-    from cgpause.pods.sampler import Sampler
+    from cgpause.cli.explain import show
 
-    given: Globals = context.obj
-    watch_s = seconds(watch, "--for") or 0
-    with exits():
-        config = given.config()
-        known, problem = given.learned()
-        with given.tree(config, known) as tree, Sampler(tree) as sampler:
-            pods = [tracked.pod for tracked in tree.pods.values()]
-            one = None if ref is None else find_pod(ref, pods, tree.root, given.namespace)
-            sample, verdicts = decide_now(tree, sampler, config, watch_s, known.peaks)
-            told = None if one is None else read_story(tree.pods[one.cgroup], sample, verdicts, config, given)
-    if problem is not None and config.policy is Policy.RESERVE:
-        typer.echo(f"cgpause: {problem}", err=True)
-    verdicts = tuple(one for one in verdicts if given.namespace in (None, one.usage.pod.namespace))
-    if output is Format.JSON:
-        print_json(told or explaintext.explain_values(sample, verdicts, config))
-    elif told is not None:
-        print_story(told, time.time())
-    else:
-        explaintext.print_explain(sample, verdicts, config, wide=output is Format.WIDE)
+    show(context.obj, ref, watch, output)
 
 
-@_command(_SEE, "cgpause history --since 1h", "history")
-def show_history(
+@_command(_SEE, "cgpause history --since 1h")
+def history(
     context: typer.Context,
     since: Annotated[
         str | None,
@@ -251,38 +201,9 @@ def show_history(
 
     Pods that no longer exist are included. The option max_mib (section history) limits the size of the history.
     """
-    from cgpause.cli import historytext
-    from cgpause.cli.output import print_json
-    from cgpause.core.clock import now_ns
-    from cgpause.telemetry import history
-    from cgpause.telemetry.events import boot_id
-    from cgpause.telemetry.pauses import parse_since, pauses, select, with_active
+    from cgpause.cli.history import show
 
-    given: Globals = context.obj
-    as_json = output is Format.JSON
-    path = given.history_path
-    try:
-        since_s = None if since is None else parse_since(since, time.time())
-    except ValueError as e:
-        fail(f"--since: {printable(str(e))}", Exit.USAGE)
-    if path is None:
-        if as_json:
-            print_json(historytext.history_values(None, since_s, []))
-        typer.echo("no history: none is kept for another tree without --state-dir", err=as_json)
-        return
-    with exits():
-        found = pauses(history.read(path))
-        boot = boot_id()
-        if any(pause.may_be_active(boot) for pause in found):
-            found = with_active(found, given.held(), now_ns())
-        chosen = select(found, since_s, pod if found else None, given.namespace)
-    if as_json:
-        print_json(historytext.history_values(path, since_s, chosen))
-    elif chosen:
-        historytext.print_history(chosen, boot, wide=output is Format.WIDE)
-    if not chosen:
-        chosen_by = {"--since": since, "--pod": pod, "--namespace": given.namespace}
-        typer.echo(historytext.why_nothing(path, among=len(found), chosen_by=chosen_by), err=as_json)
+    show(context.obj, since, pod, output)
 
 
 @_command(_ACT, "cgpause pause 'batch/*' --for 10m")
@@ -348,20 +269,9 @@ def check(context: typer.Context, output: JsonOutput = None) -> None:
 
     Each problem comes with the way to repair it.
     """
-    from dataclasses import asdict
+    from cgpause.cli.check import show
 
-    from cgpause.cli.check import Level, run_checks
-    from cgpause.cli.output import print_findings, print_json
-
-    given: Globals = context.obj
-    with exits():
-        findings = run_checks(given.cgroup_root, given.log_dir, given.config())
-    if output is not None:
-        print_json({"schema": 1, "checks": [asdict(finding) for finding in findings]})
-    else:
-        print_findings(findings)
-    if any(finding.level is Level.FAIL for finding in findings):
-        raise typer.Exit(Exit.CHECK_FAILED)
+    show(context.obj, as_json=output is not None)
 
 
 @_command(_NODE, "cgpause config --check")
@@ -408,7 +318,7 @@ def metrics(
         exporter.run(given.metrics_path, listen=listen, once=once)
 
 
-@_command(_NODE, "cgpause bug-report", "bug-report")
+@_command(_NODE, "cgpause bug-report")
 def bug_report(
     context: typer.Context,
     file: Annotated[

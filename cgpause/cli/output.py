@@ -5,21 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.table import Table
-from rich.text import Text
 
 from cgpause.core import memory_units
 from cgpause.core.errors import printable
 
-if TYPE_CHECKING:
-    from cgpause.cli.check import Finding
-
-_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 WIDE = 110
 """Terminal width from which tables of pods have all columns."""
 NARROW = 100
@@ -31,18 +26,6 @@ _PIPE_WIDTH = 1 << 16
 def memory(count: int | None) -> str:
     """Return bytes as text in MiB or GiB; "max" for None, no limit."""
     return "max" if count is None else memory_units.shown(count)
-
-
-def print_findings(findings: list[Finding]) -> None:
-    """Print one line per check, and its advice on the next."""
-    to = console()
-    for finding in findings:
-        line = Text.assemble(
-            (f"{finding.level:<5}", _STYLES[finding.level]), f"{finding.name:<12}", printable(finding.message)
-        )
-        to.print(line, soft_wrap=True)
-        if finding.advice is not None:
-            to.print(Text(f"{'':17}-> {printable(finding.advice)}"), soft_wrap=True)
 
 
 def print_rows(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], right: tuple[str, ...] = ()) -> None:

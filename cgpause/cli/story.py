@@ -1,20 +1,27 @@
-"""The values of `cgpause explain REF`: one pod's facts, its place in a decision, and its past pauses."""
+"""`cgpause explain REF`: the facts of one pod, its place in a decision, and its past pauses, as text or as JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
+from rich.table import Table
+from rich.text import Text
+
 from cgpause.cli.context import Globals
-from cgpause.cli.explain import rule
-from cgpause.cli.explaintext import place_values
-from cgpause.cli.view import SCHEMA, pod_values
+from cgpause.cli.decision import place_values, rule
+from cgpause.cli.output import Trimmed, console, memory
+from cgpause.cli.status import SCHEMA, pod_values
 from cgpause.config.settings import Config
+from cgpause.core import cpu_units, durations
 from cgpause.core.clock import now_ns
-from cgpause.core.errors import CgpauseError, CgroupGoneError
-from cgpause.core.model import Sample
+from cgpause.core.errors import CgpauseError, CgroupGoneError, printable
+from cgpause.core.model import Owner, OwnWord, Sample
+from cgpause.core.parse import parse_cpu_max
 from cgpause.pods.tracked import TrackedPod
 from cgpause.policy.explain import Verdict
-from cgpause.telemetry.events import boot_id, iso
+from cgpause.telemetry.events import boot_id, iso, moment
 from cgpause.telemetry.history import read
 from cgpause.telemetry.pauses import pauses, totals, with_active
 
@@ -48,11 +55,11 @@ def read_story(
             "candidates": candidates,
             "reserve": None if verdict.place is None else place_values(verdict.place),
         },
-        "history": _history(tracked.pod.uid, given),
+        "history": _history_values(tracked.pod.uid, given),
     }
 
 
-def _history(uid: str, given: Globals) -> dict[str, Any] | None:
+def _history_values(uid: str, given: Globals) -> dict[str, Any] | None:
     """Return number, durations and times of a pod's pauses; None if the tree has no history."""
     path = given.history_path
     if path is None:
@@ -73,3 +80,141 @@ def _history(uid: str, given: Globals) -> dict[str, Any] | None:
     if starts:
         known |= {"first": iso(min(starts)), "last": iso(max(starts))}
     return known
+
+
+Fact = tuple[str, str, str]
+"""Topic, text and style of one line; a topic is printed only on the first of its lines."""
+
+
+def print_story(story: dict[str, Any], now: float) -> None:
+    """Print a story as `read_story` returns it; `now` is in Unix seconds."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    said = ""
+    for about, text, style in (*_pod(story, now), *_decision(story), *_limits(story["pod"]), *_history(story)):
+        grid.add_row("" if about == said else about, Text(printable(text), style=style))
+        said = about
+    console().print(Trimmed(grid))
+
+
+def _pod(story: dict[str, Any], now: float) -> Iterator[Fact]:
+    pod = story["pod"]
+    label = f"{pod['namespace']}/{pod['name']}" if pod["name"] is not None else "name unknown"
+    priority = f", priority {pod['priority']:+d}" if pod["priority"] else ""
+    yield "pod", f"{label} ({pod['qos']}, {pod['workload']}{priority})", ""
+    yield "", f"uid {pod['uid']}", ""
+    yield "cgroup", pod["cgroup"], ""
+    if pod["error"] is not None:
+        yield "state", f"error: {pod['error']}", "bold red"
+    paused = pod["paused"]
+    if paused is None:
+        if pod["error"] is None:
+            yield "state", "running", "green"
+    else:
+        since = moment(max(now - paused["since_s"], 0))
+        how = "frozen" if paused["mechanism"] == "freeze" else "paused"
+        yield "state", f"{how} since {since:%F %T}, for {durations.shown(paused['since_s'])}", "yellow"
+        yield "state", f"{Owner(paused['owner']).by}: {paused['reason']}", "yellow"
+        if not paused["in_force"]:
+            yield (
+                "state",
+                "not in force: another program has written since; cgpause resume, then pause it again",
+                "bold red",
+            )
+        if paused["expires_in_s"] is not None:
+            left = paused["expires_in_s"]
+            ends = (
+                f"until its time is over, in {durations.shown(left)}"
+                if left > 0
+                else "its time is over: a daemon ends it"
+            )
+            yield "state", ends, "yellow"
+        wrote = [] if paused["written_cpu_max"] is None else [f"cpu.max {_quota(paused['written_cpu_max'])}"]
+        wrote += ["cgroup.freeze 1"] if paused["mechanism"] == "freeze" else []
+        original = f"the original is cpu.max {_quota(paused['original_cpu_max'])}"
+        yield "state", f"{' and '.join(wrote)} written; {original}", "yellow"
+    if pod["protected"] is None:
+        yield "protected", "no", ""
+    else:
+        yield "protected", f"yes, {pod['protected']}", "cyan"
+    word = pod["own_word"]
+    if word == OwnWord.UNKNOWN:
+        yield "own word", "its CGPAUSE is none of protect, service and batch, and has no effect", "yellow"
+    elif word is not None:
+        yield "own word", f"CGPAUSE={word} in its environment; rules come first", ""
+
+
+def _quota(cpu_max: str) -> str:
+    return f"{cpu_max} ({cpu_units.limit_text(parse_cpu_max(cpu_max.encode()))})"
+
+
+def _decision(story: dict[str, Any]) -> Iterator[Fact]:
+    used, headroom = f"{story['used_pct']:.1f} % used", memory(story["headroom_bytes"])
+    yield "now", f"policy {story['policy']}: memory {used}, {headroom} headroom", ""
+    decision = story["decision"]
+    if decision is None:
+        yield "now", "it is not judged: its memory.current cannot be read", "bold red"
+        return
+    numbers = decision["reserve"]
+    style = "yellow" if decision["acts"] else ""
+    yield "now", decision["verdict"] if numbers is None else decision["what"], style
+    yield "rule", decision["rule"], ""
+    rank = decision["rank"]
+    if rank is not None:
+        yield "numbers", f"rank {rank} of the {decision['candidates']} that may be paused", ""
+    if numbers is not None:
+        claim = "no limit" if numbers["claim_bytes"] is None else memory(numbers["claim_bytes"])
+        rate = numbers["rate_bytes_per_s"]
+        grew = f"grew by up to {memory(rate)}/s lately" if rate > 0 else "has not grown lately"
+        yield "demand", f"{memory(numbers['need_bytes'])}, {memory(numbers['left_bytes'])} left for it", ""
+        yield "demand", f"based on {numbers['based_on']}", ""
+        yield "demand", f"claim {claim}, {grew}", ""
+        if story["pod"]["paused"] is not None:
+            cost = durations.shown(numbers["pause_cost_s"], tenths=True)
+            yield "cost", f"its pause has cost {cost} in which an idle CPU could have run it", ""
+
+
+def _limits(pod: dict[str, Any]) -> Iterator[Fact]:
+    current, limit = pod["memory_current_bytes"], pod["memory_max_bytes"]
+    text = "?" if current is None else memory(current)
+    if limit is None:
+        yield "memory", f"{text} used, no limit", ""
+    else:
+        part = f" ({100 * current / limit:.0f} %)" if current is not None and limit else ""
+        yield "memory", f"{text} of {memory(limit)}{part}", ""
+    paused = pod["paused"]
+    is_held = paused is not None and paused["in_force"]
+    cpu_max = paused["original_cpu_max"] if is_held else pod["cpu_max"]
+    if cpu_max is not None:
+        own = ", while it runs" if is_held else ""
+        yield "cpu", f"limit {cpu_units.limit_text(parse_cpu_max(cpu_max.encode()))}{own} (cpu.max {cpu_max})", ""
+    if pod["cpu_weight"] is not None:
+        yield "cpu", f"request {cpu_units.request_text(pod['cpu_weight'])} (cpu.weight {pod['cpu_weight']})", ""
+    stat = pod["cpu_stat"]
+    if stat is not None and stat["nr_periods"]:
+        part = cpu_units.throttled_text(stat["nr_throttled"], stat["nr_periods"]).replace("-", "0%")
+        total = durations.shown(stat["throttled_usec"] / 1e6)
+        yield "cpu", f"throttled in {part} of its periods, {stat['nr_throttled']} times, {total} in all", ""
+
+
+def _history(story: dict[str, Any]) -> Iterator[Fact]:
+    known = story["history"]
+    if known is None:
+        yield "history", "none is kept for another tree without --state-dir", ""
+    elif known["error"] is not None:
+        yield "history", known["error"], "yellow"
+    elif not known["pauses"] and story["pod"]["paused"] is not None:
+        yield "history", f"{known['file']} has no pause of it, not even this one", "yellow"
+    elif not known["pauses"]:
+        yield "history", "it was never paused, as far as the history reaches", ""
+    else:
+        longest = f", {durations.shown(known['longest_s'], tenths=True)} the longest" if known["pauses"] > 1 else ""
+        unknown = f" ({known['unknown']} of unknown length)" if known["unknown"] else ""
+        held = f"{durations.shown(known['paused_s'], tenths=True)} in all"
+        times = "once" if known["pauses"] == 1 else f"{known['pauses']} times"
+        yield "history", f"paused {times}{unknown}: {held}{longest}", ""
+        if known["first"] is not None:
+            first, last = (f"{datetime.fromisoformat(known[name]).astimezone():%F %T}" for name in ("first", "last"))
+            since = f"on {first}" if first == last else f"first {first}, last {last}"
+            yield "history", f"{since} (cgpause history --pod {story['pod']['uid']})", ""

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cgpause.cli import explaintext, output, statustext
-from cgpause.cli.check import Finding, Level
+from cgpause.cli import explain, output, status
+from cgpause.cli.check import Finding, Level, print_findings
 from cgpause.config.settings import Config
 from cgpause.core.errors import printable
 from cgpause.core.model import (
@@ -109,8 +109,8 @@ def status_values(*pods: dict[str, Any], **changes: object) -> dict[str, Any]:
     return values | changes
 
 
-def shown(status: dict[str, Any], capsys: Capture) -> list[str]:
-    output.console().print(statustext.text(status, output.console().width, wide=False))
+def shown(values: dict[str, Any], capsys: Capture) -> list[str]:
+    output.console().print(status.text(values, output.console().width, wide=False))
     captured = capsys.readouterr()
     assert captured.err == ""
     return captured.out.splitlines()
@@ -271,10 +271,10 @@ def test_a_long_name_leaves_room_for_what_is_said_of_the_pod(width: int, capsys:
 
 
 def test_a_node_without_kubepods_and_psi_reads_like_this(capsys: Capture) -> None:
-    status = status_values(kubepods=None)
-    status["node"]["pressure"] = None
+    values = status_values(kubepods=None)
+    values["node"]["pressure"] = None
 
-    lines = shown(status, capsys)
+    lines = shown(values, capsys)
 
     assert lines[1] == "pressure  unknown (psi=0)"
     assert lines[3:] == ["kubepods  none on this node (yet)"]
@@ -313,10 +313,10 @@ def test_each_pod_is_one_whole_line_in_a_pipe(pod: dict[str, Any], capsys: Captu
 
 
 def test_a_hostile_cgroup_path_is_escaped(capsys: Capture) -> None:
-    status = status_values()
-    status["kubepods"]["cgroup"] = f"{HOSTILE}/kubepods"
+    values = status_values()
+    values["kubepods"]["cgroup"] = f"{HOSTILE}/kubepods"
 
-    assert shown(status, capsys)[3] == f"kubepods  600.0Mi of 1.00Gi, {ESCAPED}/kubepods"
+    assert shown(values, capsys)[3] == f"kubepods  600.0Mi of 1.00Gi, {ESCAPED}/kubepods"
 
 
 def make_pod(name: str, *, protected: str | None = None, paused: PauseRecord | None = None) -> Pod:
@@ -364,7 +364,7 @@ VERDICTS = (
 
 
 def test_a_decision_reads_like_this(capsys: Capture) -> None:
-    explaintext.print_explain(SAMPLE, VERDICTS, WATERMARK, wide=False)
+    explain.print_explain(SAMPLE, VERDICTS, WATERMARK, wide=False)
 
     lines = [re.sub(r"  +", "  ", line).rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines == [
@@ -380,7 +380,7 @@ def test_a_decision_of_the_reserve_policy_shows_its_numbers(capsys: Capture) -> 
         Verdict(PLACES[0].usage, 1, "runs first", "numbers", PLACES[0]),
         Verdict(PLACES[1].usage, 2, "would pause (throttle)", "numbers", PLACES[1]),
     )
-    explaintext.print_explain(SAMPLE, verdicts, Config(), wide=False)
+    explain.print_explain(SAMPLE, verdicts, Config(), wide=False)
 
     lines = [re.sub(r"  +", "  ", line).rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines == [
@@ -389,7 +389,7 @@ def test_a_decision_of_the_reserve_policy_shows_its_numbers(capsys: Capture) -> 
         "  1  default/big  Burstable  batch  30.0Mi  40.0Mi  100.0Mi  40.0Mi  64.0Mi  runs first",
         "  2  default/small  Burstable  batch  10.0Mi  no limit  50.0Mi  5.0Mi  4.0Mi  would pause (throttle)",
     ]
-    values = explaintext.explain_values(SAMPLE, verdicts, Config())
+    values = explain.explain_values(SAMPLE, verdicts, Config())
     assert [pod["reserve"] for pod in values["pods"]] == [
         {
             "claim_bytes": 40 * MIB,
@@ -415,7 +415,7 @@ def test_a_decision_of_the_reserve_policy_shows_its_numbers(capsys: Capture) -> 
 def test_each_verdict_is_one_whole_line_in_a_pipe(capsys: Capture) -> None:
     record = PauseRecord(Mechanism.THROTTLE, Owner.MANUAL, HOSTILE, 0, None, CpuMax(None, 100_000), 0, None)
     text = f"stays paused by hand: {HOSTILE} {'because ' * 100}end"
-    explaintext.print_explain(
+    explain.print_explain(
         SAMPLE, (Verdict(PodUsage(MIB, make_pod("web", paused=record)), None, text),), Config(), wide=False
     )
 
@@ -427,7 +427,7 @@ def test_each_verdict_is_one_whole_line_in_a_pipe(capsys: Capture) -> None:
 
 
 def test_findings_are_printed_with_what_to_do_below(capsys: Capture) -> None:
-    output.print_findings(
+    print_findings(
         [
             Finding("kernel", Level.OK, "6.18.0"),
             Finding("swap", Level.WARN, "[bold]on[/bold]", "turn it off"),

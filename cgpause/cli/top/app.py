@@ -22,6 +22,8 @@ from rich.console import Console
 
 from cgpause.cli import byhand
 from cgpause.cli.byhand import Note
+from cgpause.cli.context import Globals
+from cgpause.cli.exits import exits, fail, seconds
 from cgpause.cli.top.head import done_text
 from cgpause.cli.top.keys import LONE_ESC_S, REDRAW, KeyDecoder
 from cgpause.cli.top.reader import Reader
@@ -40,6 +42,7 @@ from cgpause.core.errors import (
     ProtectedError,
     printable,
 )
+from cgpause.core.exit_codes import Exit
 from cgpause.core.model import CgroupId, Mechanism
 from cgpause.daemon.learned import Learned
 from cgpause.kernel.process import raise_descriptor_limit
@@ -66,6 +69,28 @@ _PIPE_COLUMNS, _PIPE_LINES = 120, 24
 _EXPORT_SIZE = (120, 40)
 _FONT = re.compile(r" *@font-face \{[^}]*\}\n*")
 """Font in rich's SVG that a viewer would fetch from a server; any monospaced font will do."""
+
+
+def show(given: Globals, *, once: bool, picture: str | None, interval: str | None) -> None:
+    """Show the dashboard: live, or `once` on stdout or as the file `picture`."""
+    if picture is not None and os.path.splitext(picture)[1] not in ("", ".svg"):
+        fail(f"--export {printable(picture)}: the picture is an SVG; name a file *.svg", Exit.USAGE)
+    every_s = seconds(interval, "--interval") or INTERVAL_S
+    refusal = None if once or picture is not None else why_not_live()
+    if refusal is not None:
+        fail(refusal, Exit.USAGE)
+    with exits():
+        config = given.config()
+        known, _ = given.learned()
+        with open_reader(given.root(), given.log_dir, config, given.history_path, known) as reader:
+            if not once and picture is None:
+                run_live(reader, given.config, given.keep, every_s)
+                return
+            snapshot = read_still(reader)
+            if picture is not None:
+                export(snapshot, picture)
+            if once:
+                print_once(snapshot)
 
 
 def why_not_live() -> str | None:

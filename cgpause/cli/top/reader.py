@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, Self
 
-from cgpause.cli.explain import rule
+from cgpause.cli.decision import rule
+from cgpause.cli.status import read_weight
 from cgpause.cli.top.line import levels, next_in_line
 from cgpause.cli.top.past import Kept
 from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodDetail, PodState, SeenPod
-from cgpause.cli.view import read_weight
 from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, CgroupGoneError, printable

@@ -16,7 +16,7 @@ from helpers.trees import CAPTURES, FakeTree, lay_out_capture, load_capture, mak
 from typer.testing import CliRunner
 
 from cgpause.cli.main import app
-from cgpause.cli.view import read_status
+from cgpause.cli.status import read_status
 from cgpause.config.settings import Config, PodClass, PodRule
 from cgpause.core.errors import MalformedError
 from cgpause.core.model import Mechanism, Owner
@@ -285,7 +285,7 @@ def test_a_paused_pod_shows_who_holds_it_and_its_original(
     mechanism: Mechanism, expires_in_s: int | None, cpu_max: str, tree: FakeTree, monkeypatch: Patch
 ) -> None:
     at_ns = 1000 * S
-    monkeypatch.setattr("cgpause.cli.view.now_ns", lambda: at_ns)
+    monkeypatch.setattr("cgpause.cli.status.now_ns", lambda: at_ns)
     web = tree.add_pod("web", cpu_max="50000 100000")
     expires_ns = None if expires_in_s is None else at_ns + expires_in_s * S
     since_ns = at_ns - 12_345_678_901

@@ -1,17 +1,54 @@
-"""The output of `cgpause history`: tables, and values ready for JSON."""
+"""`cgpause history`: tables of pauses, and values ready for JSON."""
 
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import asdict
 from typing import Any
 
+import typer
+
 from cgpause.cli import output
+from cgpause.cli.context import Globals
+from cgpause.cli.exits import exits, fail
+from cgpause.cli.usage import Format
 from cgpause.core import durations
+from cgpause.core.clock import now_ns
 from cgpause.core.errors import printable
+from cgpause.core.exit_codes import Exit
 from cgpause.core.model import Owner
-from cgpause.telemetry.events import iso, moment
-from cgpause.telemetry.pauses import PastPause, PauseState, totals
+from cgpause.telemetry import history
+from cgpause.telemetry.events import boot_id, iso, moment
+from cgpause.telemetry.pauses import PastPause, PauseState, parse_since, pauses, select, totals, with_active
+
+
+def show(given: Globals, since: str | None, pod: str | None, form: Format | None) -> None:
+    """Print the pauses that --since, --pod and --namespace choose, or why there is none."""
+    as_json = form is Format.JSON
+    path = given.history_path
+    try:
+        since_s = None if since is None else parse_since(since, time.time())
+    except ValueError as e:
+        fail(f"--since: {printable(str(e))}", Exit.USAGE)
+    if path is None:
+        if as_json:
+            output.print_json(history_values(None, since_s, []))
+        typer.echo("no history: none is kept for another tree without --state-dir", err=as_json)
+        return
+    with exits():
+        found = pauses(history.read(path))
+        boot = boot_id()
+        if any(pause.may_be_active(boot) for pause in found):
+            found = with_active(found, given.held(), now_ns())
+        chosen = select(found, since_s, pod if found else None, given.namespace)
+    if as_json:
+        output.print_json(history_values(path, since_s, chosen))
+    elif chosen:
+        print_history(chosen, boot, wide=form is Format.WIDE)
+    if not chosen:
+        chosen_by = {"--since": since, "--pod": pod, "--namespace": given.namespace}
+        typer.echo(why_nothing(path, among=len(found), chosen_by=chosen_by), err=as_json)
 
 
 def history_values(path: str | None, since: float | None, found: list[PastPause]) -> dict[str, Any]:
