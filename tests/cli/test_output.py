@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from helpers.commandline import GIB, MIB, Patch
 from rich.console import Console
 
 from cgpause.cli import explain, output, status
@@ -31,16 +32,13 @@ from cgpause.policy.demand import Basis
 from cgpause.policy.explain import Verdict
 from cgpause.policy.serving import Place
 
-GIB = 1 << 30
 FIRST = 7
 """Line of the first pod of a status."""
-MIB = 1 << 20
 LONGEST_NAMESPACE = "n" * 63
 LONGEST_NAME = "p" * 253
 HOSTILE = "a\x1b[31m\n\r\t\x00\x7f\u202e\udcff[bold]:smile:b"
 ESCAPED = r"a\x1b[31m\n\r\t\x00\x7f\u202e\udcff[bold]:smile:b"
 Capture = pytest.CaptureFixture[str]
-Patch = pytest.MonkeyPatch
 
 
 def pod_values(**changes: object) -> dict[str, Any]:

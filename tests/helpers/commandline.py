@@ -32,6 +32,19 @@ NOBODY = 65534
 
 HOSTILE = os.fsdecode(b"a\x1b[31m\n\xff")
 ESCAPED = r"a\x1b[31m\n\udcff"
+CONTENTS: dict[str, bytes | str | None] = {
+    "missing": None,
+    "empty": b"",
+    "newline": b"\n",
+    "garbage": bytes(range(256)) * 10,
+    "nul": b"\x00" * 100,
+    "words": b"max max max\n",
+    "negative": b"-1\n",
+    "huge": b"9" * 100_000,
+    "biggest": b"18446744073709551615 18446744073709551615\n",
+    "directory": "directory",
+    "loop": "loop",
+}
 
 
 def all_commands(group: object, before: str = "") -> dict[str, Any]:
@@ -134,3 +147,14 @@ def process(
         timeout=120,
         check=False,
     )
+
+
+def overwrite(path: Path, content: bytes | str | None) -> None:
+    """Replace a file by one of CONTENTS: bytes, a directory, a loop of links, or nothing."""
+    path.unlink(missing_ok=True)
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content == "directory":
+        path.mkdir()
+    elif content == "loop":
+        path.symlink_to(path.name)

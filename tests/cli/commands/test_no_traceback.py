@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.commandline import Patch, as_nobody, run
+from helpers.commandline import CONTENTS, Patch, as_nobody, overwrite, run
 from helpers.trees import FakeTree, cpu_max, make_uid, pause_pod, records_left
 
 from cgpause.core.model import Owner
@@ -50,29 +50,6 @@ FILES = [
     "memory.events",
 ]
 ROOT_FILES = ["memory.max", "memory.current", "memory.stat", "cgroup.events"]
-CONTENTS: dict[str, bytes | str | None] = {
-    "missing": None,
-    "empty": b"",
-    "newline": b"\n",
-    "garbage": bytes(range(256)) * 10,
-    "nul": b"\x00" * 100,
-    "words": b"max max max\n",
-    "negative": b"-1\n",
-    "huge": b"9" * 100_000,
-    "biggest": b"18446744073709551615 18446744073709551615\n",
-    "directory": "directory",
-    "loop": "loop",
-}
-
-
-def overwrite(path: Path, content: bytes | str | None) -> None:
-    path.unlink(missing_ok=True)
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    elif content == "directory":
-        path.mkdir()
-    elif content == "loop":
-        path.symlink_to(path.name)
 
 
 def survive(tree: FakeTree, commands: list[list[str]] = COMMANDS) -> None:
