@@ -37,18 +37,28 @@ def show(given: Globals, since: str | None, pod: str | None, form: Format | None
         typer.echo("no history: none is kept for another tree without --state-dir", err=as_json)
         return
     with exits():
-        found = pauses(history.read(path))
-        boot = boot_id()
-        if any(pause.may_be_active(boot) for pause in found):
-            found = with_active(found, given.held(), now_ns())
+        found = past_pauses(given, path)
         chosen = select(found, since_s, pod if found else None, given.namespace)
     if as_json:
         output.print_json(history_values(path, since_s, chosen))
     elif chosen:
-        print_history(chosen, boot, wide=form is Format.WIDE)
+        print_history(chosen, wide=form is Format.WIDE)
     if not chosen:
         chosen_by = {"--since": since, "--pod": pod, "--namespace": given.namespace}
         typer.echo(why_nothing(path, among=len(found), chosen_by=chosen_by), err=as_json)
+
+
+def past_pauses(given: Globals, path: str, uid: str | None = None) -> list[PastPause]:
+    """Return the pauses in a history, of all pods or of one, with the present length of those that last.
+
+    Raises:
+        CgpauseError: the history cannot be read.
+    """
+    found = [pause for pause in pauses(history.read(path)) if uid in (None, pause.uid)]
+    boot = boot_id()
+    if any(pause.may_be_active(boot) for pause in found):
+        return with_active(found, given.held(), now_ns())
+    return found
 
 
 def history_values(path: str | None, since: float | None, found: list[PastPause]) -> dict[str, Any]:
@@ -80,12 +90,12 @@ def _pause_values(pause: PastPause) -> dict[str, Any]:
     }
 
 
-def print_history(found: list[PastPause], boot: str | None, *, wide: bool) -> None:
-    """Print a table of the pauses, and one of each pod's totals; `boot` is the id of the current boot.
+def print_history(found: list[PastPause], *, wide: bool) -> None:
+    """Print a table of the pauses, and one of each pod's totals.
 
     With `wide`, each pause has the pod's UID and its memory at the start too.
     """
-    to = output.console()
+    to, boot = output.console(), boot_id()
     table = output.table_of(
         "START",
         "POD",

@@ -349,14 +349,13 @@ def run(
     """Run the daemon in the foreground, as the systemd unit does."""
     given: Globals = context.obj
     options = ["--log-dir", given.log_dir]
-    if given.config_path is not None:
-        options += ["--config", given.config_path]
-    if given.cgroup_root is not None:
-        options += ["--cgroup-root", given.cgroup_root]
-    if given.state_dir is not None:
-        options += ["--state-dir", given.state_dir]
-    if given.run_dir is not None:
-        options += ["--run-dir", given.run_dir]
+    for option, value in (
+        ("--config", given.config_path),
+        ("--cgroup-root", given.cgroup_root),
+        ("--state-dir", given.state_dir),
+        ("--run-dir", given.run_dir),
+    ):
+        options += [] if value is None else [option, value]
     options += ["--dry-run"] * dry_run + ["--verbose"] * verbose
     # A new process image keeps typer and rich out of the daemon's memory. -P stops root from importing modules from the
     # current folder, which may belong to another user.

@@ -11,19 +11,18 @@ from rich.text import Text
 
 from cgpause.cli.context import Globals
 from cgpause.cli.decision import place_values, rule
+from cgpause.cli.history import past_pauses
 from cgpause.cli.output import Trimmed, console, memory
 from cgpause.cli.status import SCHEMA, pod_values
 from cgpause.config.settings import Config
 from cgpause.core import cpu_units, durations
-from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgpauseError, CgroupGoneError, printable
 from cgpause.core.model import Owner, OwnWord, Sample
 from cgpause.core.parse import parse_cpu_max
 from cgpause.pods.tracked import TrackedPod
 from cgpause.policy.explain import Verdict
-from cgpause.telemetry.events import boot_id, iso, moment
-from cgpause.telemetry.history import read
-from cgpause.telemetry.pauses import pauses, totals, with_active
+from cgpause.telemetry.events import iso, moment
+from cgpause.telemetry.pauses import totals
 
 
 def read_story(
@@ -67,12 +66,9 @@ def _history_values(uid: str, given: Globals) -> dict[str, Any] | None:
     known: dict[str, Any] = {"file": path, "error": None, "pauses": 0, "paused_s": 0.0, "longest_s": 0.0, "unknown": 0}
     known |= {"first": None, "last": None}
     try:
-        found = [pause for pause in pauses(read(path)) if pause.uid == uid]
+        found = past_pauses(given, path, uid)
     except CgpauseError as e:
         return known | {"error": str(e)}
-    boot = boot_id()
-    if any(pause.may_be_active(boot) for pause in found):
-        found = with_active(found, given.held(), now_ns())
     for total in totals(found):  # at most one total, as all pauses are of one pod
         known |= {"pauses": total.pauses, "paused_s": total.paused_s, "longest_s": total.longest_s}
         known["unknown"] = total.unknown
