@@ -1,0 +1,109 @@
+"""The state of the daemon, from the lock of a tree and the unit's cgroup."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers.commandline import as_nobody
+from helpers.trees import FakeTree
+
+from cgpause.kernel.cgroupfs import DAEMON_FILE, Cgroup
+from cgpause.kernel.find_daemon import DaemonState, RunningDaemon, find_daemon
+from cgpause.kernel.journal import UNIT
+
+
+@pytest.fixture
+def locked(tree: FakeTree) -> Iterator[FakeTree]:
+    """A tree with its lock held by this process, as by a daemon."""
+    (tree.root / DAEMON_FILE).write_text("")
+    fd = os.open(tree.root / DAEMON_FILE, os.O_WRONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    yield tree
+    os.close(fd)
+
+
+def locks_of(root: Path, folder: Path, pid: int, kind: str = "FLOCK ") -> str:
+    """Write a /proc/locks in the kernel's format, with the tree's lock held by `pid`; return its path."""
+    status = (root / DAEMON_FILE).stat()
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    path = folder / "locks"
+    path.write_text(
+        f"1: OFDLCK ADVISORY  READ -1 {device[:5]}:1 203 203\n2: {kind} ADVISORY  WRITE {pid} {device} 0 EOF\n"
+        f"2: -> FLOCK  ADVISORY  WRITE 99 {device} 0 EOF\n"
+    )
+    return str(path)
+
+
+def test_whoever_holds_the_lock_is_the_daemon(locked: FakeTree) -> None:
+    assert find_daemon(str(locked.root), locks_of(locked.root, locked.folder, 812)) == RunningDaemon(
+        DaemonState.RUNNING, 812
+    )
+
+
+def test_no_privileges_are_needed_to_see_it() -> None:
+    with tempfile.TemporaryDirectory(prefix="cgpause-test-") as name:
+        folder = Path(name)  # other users cannot read pytest's folder
+        folder.chmod(0o755)
+        (folder / DAEMON_FILE).write_text("")
+        (folder / DAEMON_FILE).chmod(0o200)
+        locks = locks_of(folder, folder, 812)
+        with as_nobody():
+            assert find_daemon(str(folder), locks).state is DaemonState.RUNNING
+
+
+def test_looking_takes_no_lock(tree: FakeTree) -> None:
+    (tree.root / DAEMON_FILE).write_text("")
+    find_daemon(str(tree.root))
+
+    with Cgroup(str(tree.root), "") as top:
+        assert top.lock_for_daemon()
+
+
+def test_without_the_lock_it_is_stopped(tree: FakeTree) -> None:
+    (tree.root / DAEMON_FILE).write_text("")
+
+    assert find_daemon(str(tree.root), locks_of(tree.root, tree.folder, 1, "POSIX ")).state is DaemonState.STOPPED
+
+
+@pytest.mark.parametrize(
+    ("populated", "has_lock_file", "state"),
+    [
+        (1, True, DaemonState.LOOKING_ON),
+        (0, True, DaemonState.STOPPED),
+        (1, False, DaemonState.RUNNING),
+        (0, False, DaemonState.UNKNOWN),
+    ],
+)
+def test_the_units_cgroup_says_what_the_lock_does_not(
+    populated: int,
+    has_lock_file: bool,  # noqa: FBT001 - a table
+    state: DaemonState,
+    tree: FakeTree,
+) -> None:
+    (tree.root / UNIT).mkdir()
+    (tree.root / UNIT / "cgroup.events").write_text(f"populated {populated}\nfrozen 0\n")
+    if has_lock_file:
+        (tree.root / DAEMON_FILE).write_text("")
+
+    assert find_daemon(str(tree.root), os.devnull).state is state
+
+
+@pytest.mark.parametrize(("populated", "state"), [(1, DaemonState.RUNNING), (0, DaemonState.UNKNOWN)])
+def test_a_container_that_sees_no_other_processes_does_not_take_the_daemon_for_stopped(
+    populated: int, state: DaemonState, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cgpause.kernel.find_daemon.HOST_PID_NAMESPACE", 1)
+    (tree.root / UNIT).mkdir()
+    (tree.root / UNIT / "cgroup.events").write_text(f"populated {populated}\nfrozen 0\n")
+    (tree.root / DAEMON_FILE).write_text("")
+
+    assert find_daemon(str(tree.root), os.devnull).state is state
+
+
+def test_of_a_root_that_is_gone_nothing_is_known(tmp_path: Path) -> None:
+    assert find_daemon(str(tmp_path / "absent")).state is DaemonState.UNKNOWN
