@@ -1,6 +1,7 @@
-"""The command line: each command loads the configuration, calls one function, prints, and exits with its code.
+"""The command line: the arguments, options and help of each command; the module of its name does the work.
 
-A command imports what it needs when it runs, so that `--help` and the Tab key need not wait for it.
+`pause` and `resume` are in `acting`. A command imports what it needs when it runs, so that `--help` and the Tab key
+need not wait for it.
 """
 
 from __future__ import annotations

@@ -65,11 +65,8 @@ class Painter:
         """Return one line with escape sequences for its styles."""
         # A terminal without colours still has bold, underline and reverse.
         system = self._system or ColorSystem.STANDARD
-        painted = []
-        for text, style, _ in line:
-            used = style.without_color if style is not None and self._colourless else style
-            painted.append(text if used is None else used.render(text, color_system=system))
-        return "".join(painted)
+        segments = Segment.remove_color(line) if self._colourless else line
+        return "".join(style.render(text, color_system=system) if style else text for text, style, _ in segments)
 
 
 class Terminal:
