@@ -11,14 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from helpers.commandline import place, run, snapshot
+from helpers.commandline import MIB, place, run, snapshot
 from helpers.trees import FakeTree, rewrite, wait_until
 
 from cgpause.telemetry.trace.read import load_trace
 from cgpause.telemetry.trace.values import TraceError
 from cgpause.telemetry.trace.write import TraceFiles
-
-MIB = 1 << 20
 
 
 @contextmanager

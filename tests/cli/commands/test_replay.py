@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.commandline import ESCAPED, HOSTILE, invoke, run
+from helpers.commandline import ESCAPED, HOSTILE, MIB, S, invoke, run
 from helpers.trees import FakeTree
 
 from cgpause.core.model import CgroupId, Headroom, Pod, PodUsage, QosClass, Sample
 from cgpause.telemetry.trace.encode import Encoder
 from cgpause.telemetry.trace.values import TracedSample
-
-S = 1_000_000_000
-MIB = 1 << 20
 
 
 def pod(number: int, name: str) -> Pod:

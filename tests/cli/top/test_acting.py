@@ -45,9 +45,13 @@ def keep(event: Event) -> None:
     NOTED.append(event)
 
 
+def targets_of(reader: Reader) -> tuple[Target, ...]:
+    return tuple(Target(key, tracked.pod.label) for key, tracked in reader.tree.pods.items())
+
+
 def do(reader: Reader, deed: Deed, load: Load = Config) -> tuple[str, bool]:
-    [(key, tracked)] = reader.tree.pods.items()
-    return act(reader, load, keep, Act(deed, (Target(key, tracked.pod.label),)))
+    [web] = targets_of(reader)
+    return act(reader, load, keep, Act(deed, (web,)))
 
 
 def test_pausing_and_resuming_says_what_was_written(reader: Reader, web: Path) -> None:
@@ -72,11 +76,7 @@ def test_what_was_done_is_noted_for_the_history(reader: Reader) -> None:
 
 def test_what_could_not_be_kept_is_part_of_what_is_said(reader: Reader, capfd: pytest.CaptureFixture[str]) -> None:
     """The dashboard draws it as a message; printing it would disturb the screen."""
-    [(key, tracked)] = reader.tree.pods.items()
-
-    message, failed = act(
-        reader, Config, lambda _: "the disk is full", Act(Deed.FREEZE, (Target(key, tracked.pod.label),))
-    )
+    message, failed = act(reader, Config, lambda _: "the disk is full", Act(Deed.FREEZE, targets_of(reader)))
 
     assert (message, failed) == ("default/web paused: frozen; the disk is full", False)
     assert capfd.readouterr() == ("", "")
@@ -86,7 +86,7 @@ def test_of_several_pods_the_failures_are_named(tree: FakeTree, web: Path, reade
     db, cache = tree.add_pod("db"), tree.add_pod("cache")
     reader.read(now_ns() + 10**10)
     os.setxattr(db, "user.oomd_omit", b"1")
-    targets = tuple(Target(key, tracked.pod.label) for key, tracked in reader.tree.pods.items())
+    targets = targets_of(reader)
 
     message, failed = act(reader, Config, keep, Act(Deed.FREEZE, targets))
 
@@ -99,9 +99,8 @@ def test_of_several_pods_the_failures_are_named(tree: FakeTree, web: Path, reade
 def test_an_error_of_the_history_is_said_once_for_several_pods(tree: FakeTree, reader: Reader) -> None:
     tree.add_pod("db")
     reader.read(now_ns() + 10**10)
-    targets = tuple(Target(key, tracked.pod.label) for key, tracked in reader.tree.pods.items())
 
-    message, failed = act(reader, Config, lambda _: "the disk is full", Act(Deed.PAUSE, targets))
+    message, failed = act(reader, Config, lambda _: "the disk is full", Act(Deed.PAUSE, targets_of(reader)))
 
     assert (message, failed) == ("2 pods paused; the disk is full", False)
 

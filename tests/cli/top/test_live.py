@@ -11,13 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from helpers.commandline import frozen, place, with_config
+from helpers.commandline import MIB, frozen, place, with_config
 from helpers.terminals import TerminalProgram, wait_until_stopped
 from helpers.trees import FakeTree, cpu_max, pause_pod, records_left, wait_until
 
 from cgpause.core.model import Owner
 
-MIB = 1 << 20
 UP, DOWN = "\x1b[A", "\x1b[B"
 
 

@@ -38,6 +38,20 @@ def named(snapshot: NodeView, name: str) -> SeenPod:
     return next(pod for pod in snapshot.pods if pod.label.endswith(f"/{name}"))
 
 
+def grow(pod: Path, by_mib: int) -> None:
+    file = pod / "memory.current"
+    file.write_text(f"{int(file.read_text()) + by_mib * MIB}\n")
+
+
+@pytest.fixture
+def crowd(tree: FakeTree) -> list[Path]:
+    """Three pods on a node with little headroom."""
+    tree.set_used(980 * MIB)
+    return [
+        tree.add_pod(name, mib * MIB, memory_max=str(300 * MIB)) for name, mib in (("a", 200), ("b", 60), ("c", 50))
+    ]
+
+
 def cpu_stat(pod: Path, usage_usec: int, throttled_usec: int = 0) -> None:
     (pod / "cpu.stat").write_text(
         f"usage_usec {usage_usec}\nuser_usec 0\nsystem_usec 0\n"
@@ -89,16 +103,11 @@ def test_growth_is_learned_under_either_policy(policy: Policy, tree: FakeTree) -
     assert (pod.need > 0) == (policy is Policy.RESERVE)
 
 
-def test_who_would_be_paused_and_who_is_next(tree: FakeTree, reader: Reader) -> None:
+def test_who_would_be_paused_and_who_is_next(crowd: list[Path], reader: Reader) -> None:
     """One of the growing pods goes first; with little headroom, another does not get its demand."""
-    tree.set_used(980 * MIB)
-    pods = [
-        tree.add_pod(name, mib * MIB, memory_max=str(300 * MIB)) for name, mib in (("a", 200), ("b", 60), ("c", 50))
-    ]
     reader.read(10 * S)
-    for grown, pod in zip((2, 60, 1), pods, strict=True):
-        current = int((pod / "memory.current").read_text())
-        (pod / "memory.current").write_text(f"{current + grown * MIB}\n")
+    for by_mib, pod in zip((2, 60, 1), crowd, strict=True):
+        grow(pod, by_mib)
 
     snapshot = reader.read(11 * S)
 
@@ -114,17 +123,13 @@ def test_who_would_be_paused_and_who_is_next(tree: FakeTree, reader: Reader) -> 
 
 
 def test_beside_a_running_daemon_nothing_is_decided_but_the_next_pod_is_forecast(
-    tree: FakeTree, reader: Reader, monkeypatch: Patch
+    crowd: list[Path], reader: Reader, monkeypatch: Patch
 ) -> None:
     """The daemon has watched the pods for longer: what it has not done, it has decided against."""
     monkeypatch.setattr("cgpause.cli.top.reader.find_daemon", lambda _: RunningDaemon(DaemonState.RUNNING, 812))
-    tree.set_used(980 * MIB)
-    pods = [
-        tree.add_pod(name, mib * MIB, memory_max=str(300 * MIB)) for name, mib in (("a", 200), ("b", 60), ("c", 50))
-    ]
     reader.read(10 * S)
-    for pod in pods:
-        (pod / "memory.current").write_text(f"{int((pod / 'memory.current').read_text()) + 20 * MIB}\n")
+    for pod in crowd:
+        grow(pod, 20)
 
     states = [pod.state for pod in reader.read(11 * S).pods]
 
@@ -147,8 +152,8 @@ def test_next_in_line_is_the_one_with_least_to_spare_and_pausing_begins_there(tr
     tree.set_used(500 * MIB)
     pods = [tree.add_pod(name, 50 * MIB, memory_max=str(300 * MIB)) for name in "abc"]
     reader.read(10 * S)
-    for grown, pod in zip((30, 20, 0), pods, strict=True):
-        (pod / "memory.current").write_text(f"{(50 + grown) * MIB}\n")
+    for by_mib, pod in zip((30, 20, 0), pods, strict=True):
+        grow(pod, by_mib)
 
     snapshot = reader.read(11 * S)
 

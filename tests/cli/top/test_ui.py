@@ -201,17 +201,13 @@ def test_what_cannot_be_done_is_said_and_not_asked(pod: SeenPod, key: str, said:
 def test_what_the_daemon_holds_can_be_taken_over(key: str, deed: Deed) -> None:
     pod = make_pod("default/held", PodState.PAUSED, paused=held(5))
 
-    assert press(Ui(selected=pod.key), key, snapshot=make_snapshot(pod)).asked == Act(
-        deed, (Target(pod.key, pod.label),)
-    )
+    assert press(Ui(selected=pod.key), key, snapshot=make_snapshot(pod)).asked == one(deed, pod)
 
 
 @pytest.mark.parametrize("pod", [PAUSED, PROTECTED, BROKEN])
 def test_resuming_is_asked_wherever_a_record_may_be(pod: SeenPod) -> None:
     """Also for a protected pod: a pod with a damaged record is shown as protected."""
-    assert press(Ui(selected=pod.key), "r", snapshot=make_snapshot(pod)).asked == Act(
-        Deed.RESUME, (Target(pod.key, pod.label),)
-    )
+    assert press(Ui(selected=pod.key), "r", snapshot=make_snapshot(pod)).asked == one(Deed.RESUME, pod)
 
 
 def test_marked_pods_are_acted_on_together_and_then_lose_their_marks() -> None:
