@@ -19,8 +19,6 @@ from lab.measure.experiment_results import (
     SEEDS,
     SHARES,
     UNLIMITED,
-    WATERMARK,
-    Boot,
     Cell,
     Result,
     Results,
@@ -85,7 +83,7 @@ class Evidence:
     """The measured trials, by load, arm and seed."""
 
     def __init__(self, results: Results) -> None:
-        self._boots = results.boots
+        self._grounds = {number: boot.ground for number, boot in results.boots.items()}
         self._found: dict[Cell, dict[str, dict[int, Result]]] = {}
         for result in results.measured():
             trial = result.trial
@@ -95,38 +93,29 @@ class Evidence:
         """Return the loads with a measured trial, in order."""
         return sorted(self._found)
 
-    def arms(self, cell: Cell) -> list[str]:
-        """Return the arms measured on a load, in the order of ARMS."""
-        return [arm for arm in ARMS[cell.setting] if arm in self._found.get(cell, {})]
-
     def seeds(self, cell: Cell, arm: str) -> list[Result]:
         """Return an arm's trials on a load, sorted by seed."""
         return [result for _, result in sorted(self._found.get(cell, {}).get(arm, {}).items())]
 
     def pair(self, cell: Cell, arm: str, other: str) -> Pair | None:
         """Return two arms compared on a load; None if they have no twins."""
-        ours, theirs = (self._found.get(cell, {}).get(name, {}) for name in (arm, other))
         twins = self.twins(cell, arm, other)
-        common = [mine.trial.seed for mine, _ in twins]
-        if not common:
+        if not twins:
             return None
-        restarts, total = [_mean(ours, common, name) for name in ("restarts", "total_s")]
-        other_restarts, other_total = [_mean(theirs, common, name) for name in ("restarts", "total_s")]
-        return Pair(cell, len(common), restarts, other_restarts, total / other_total)
+        ours, theirs = zip(*twins, strict=True)
+        ratio = _mean(ours, "total_s") / _mean(theirs, "total_s")
+        return Pair(cell, len(twins), _mean(ours, "restarts"), _mean(theirs, "restarts"), ratio)
 
     def twins(self, cell: Cell, arm: str, other: str) -> list[tuple[Result, Result]]:
         """Return the trials of two arms in pairs with the same seed, bed, kernel and machine, sorted by seed."""
         ours, theirs = (self._found.get(cell, {}).get(name, {}) for name in (arm, other))
         both = [(ours[seed], theirs[seed]) for seed in sorted(set(ours) & set(theirs))]
-        return [(mine, its) for mine, its in both if self._boot(mine).ground == self._boot(its).ground]
+        return [(mine, its) for mine, its in both if self._grounds[mine.boot] == self._grounds[its.boot]]
 
     def is_calm(self, cell: Cell) -> bool:
         """Return True if all SEEDS of a load ran without control and no container restarted."""
         found = self.seeds(cell, NONE)
         return len(found) >= len(SEEDS) and not any(result.number("restarts") for result in found)
-
-    def _boot(self, result: Result) -> Boot:
-        return self._boots[result.boot]
 
     def pairs(self, arm: str, other: str, cells: Iterable[Cell]) -> list[Pair]:
         """Return the `pair` of each load that has one."""
@@ -141,7 +130,7 @@ def every_cell(arms: Sequence[str] = (), *, at: Callable[[float], bool] = lambda
 
 def judge(evidence: Evidence) -> list[Claim]:
     """Return all claims with their judgements, in the report's order."""
-    rivals = [arm for arm in _rivals() if arm != WATERMARK]
+    rivals = dict.fromkeys(arm for arms in ARMS.values() for arm in arms if arm not in (NONE, UNLIMITED, STOCK))
     by_text: list[tuple[str, Callable[[Evidence], Judgement]]] = [
         ("every job finishes, in every trial", _all_finish),
         (
@@ -163,7 +152,7 @@ def judge(evidence: Evidence) -> list[Claim]:
         ),
         *(
             (f"where there are restarts without control, fewer restarts and less time than {rival}", _beats(rival))
-            for rival in (WATERMARK, *rivals)
+            for rival in rivals
         ),
     ]
     return [Claim(text, judged(evidence)) for text, judged in by_text]
@@ -173,21 +162,19 @@ def judge(evidence: Evidence) -> list[Claim]:
 class Saved:
     """Shares of 1 that an arm saves against no control, over the loads with restarts: on average and at best."""
 
-    arm: str
     cells: int
     restarts: tuple[float, float]
     time: tuple[float, float]
 
 
-def savings(evidence: Evidence, arm: str, cells: Sequence[Cell] | None = None) -> Saved | None:
+def savings(evidence: Evidence, arm: str) -> Saved | None:
     """Return an arm's savings, the paper's two figures; None if no measured load has restarts without control."""
-    pairs = evidence.pairs(arm, NONE, every_cell((arm,)) if cells is None else cells)
-    pairs = [pair for pair in pairs if pair.other_restarted]
+    pairs = [pair for pair in evidence.pairs(arm, NONE, every_cell((arm,))) if pair.other_restarted]
     if not pairs:
         return None
     restarts = [1 - pair.restarts / pair.other_restarts for pair in pairs]
     times = [1 - pair.time_ratio for pair in pairs]
-    return Saved(arm, len(pairs), (statistics.fmean(restarts), max(restarts)), (statistics.fmean(times), max(times)))
+    return Saved(len(pairs), (statistics.fmean(restarts), max(restarts)), (statistics.fmean(times), max(times)))
 
 
 def _all_finish(evidence: Evidence) -> Judgement:
@@ -273,7 +260,7 @@ def _beats(rival: str) -> Callable[[Evidence], Judgement]:
             for p in pairs
             if not (_fewer(p) and p.time_ratio < 1)
         )
-        time = _average(pair.time_ratio for pair in pairs)
+        time = statistics.fmean(pair.time_ratio for pair in pairs)
         restarts, other = sum(pair.restarts for pair in pairs), sum(pair.other_restarts for pair in pairs)
         figure = f"better on {len(pairs) - len(against)} of {len(pairs)} such loads; "
         figure += f"{restarts:.4g} against {other:.4g} restarts, {percent(time - 1, 1, sign=True)} total time"
@@ -282,11 +269,6 @@ def _beats(rival: str) -> Callable[[Evidence], Judgement]:
         )
 
     return judged
-
-
-def _rivals() -> list[str]:
-    known = dict.fromkeys(arm for arms in ARMS.values() for arm in arms)
-    return [arm for arm in known if arm not in (NONE, UNLIMITED) and arm != STOCK]
 
 
 def _fewer(pair: Pair) -> bool:
@@ -318,13 +300,8 @@ def _seeds(pairs: Iterable[Pair]) -> list[int]:
     return [pair.seeds for pair in pairs]
 
 
-def _mean(results: dict[int, Result], seeds: Sequence[int], name: str) -> float:
-    return statistics.fmean(results[seed].number(name) for seed in seeds)
-
-
-def _average(values: Iterable[float]) -> float:
-    found = list(values)
-    return statistics.fmean(found) if found else 0.0
+def _mean(results: Iterable[Result], name: str) -> float:
+    return statistics.fmean(result.number(name) for result in results)
 
 
 def _less(share: float) -> str:
