@@ -317,13 +317,7 @@ def publish(run: dict[str, Any]) -> None:
     new = dated([])
     others = [one for one in results["runs"] if one["module"] != run["module"] and one["module"] in TESTS]
     run |= {"commit": new["commit"], "date": new["date"]}
-    write({"runs": sorted([*others, run], key=lambda one: str(one["module"]))})
-
-
-def write(results: dict[str, Any]) -> None:
-    """Write the JSON file and the page."""
-    REPORT.results.write_text(f"{json.dumps(results, indent=2)}\n")
-    REPORT.page.write_text(REPORT.render(results))
+    REPORT.write({"runs": sorted([*others, run], key=lambda one: str(one["module"]))})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -337,7 +331,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown := [name for name in args.modules if name not in TESTS]:
         parser.error(f"no such module: {', '.join(unknown)}")
     if args.page:
-        write(json.loads(REPORT.results.read_text()))
+        REPORT.write(json.loads(REPORT.results.read_text()))
         return 0
     import hypothesis  # noqa: F401, PLC0415 - once, for all processes that run tests
     import pytest  # noqa: F401, PLC0415

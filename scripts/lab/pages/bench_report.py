@@ -11,12 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lab.pages.report import table
-from lab.pages.sums import group_by
-from lab.vm.host import REPO, LabError, commit_of
+from lab.pages.report import Report, group_by, table
+from lab.vm.host import LabError, commit_of
 
-RESULTS = REPO / "docs/measurements" / "performance.json"
-REPORT = REPO / "docs/measurements" / "performance.md"
 _KEYS = {"bench": "runs", "top": "tops", "slowdown": "slowdown", "trace": "trace"}
 """Key in performance.json of each kind of result."""
 _CPU = {"CPU % of one core": "cpu_pct"}
@@ -197,12 +194,13 @@ def merge(results: dict[str, Any], commit: str, parts: Iterable[dict[str, Any]])
     return new
 
 
+REPORT = Report("performance", render)
+
+
 def main() -> int:
     """Publish the JSON files on the command line; results of other kinds stay as they are."""
     parts = [json.loads(Path(path).read_text()) for path in sys.argv[1:]]
-    results = merge(json.loads(RESULTS.read_text()), commit_of(), parts)
-    RESULTS.write_text(f"{json.dumps(results, indent=2)}\n")
-    REPORT.write_text(render(results))
+    REPORT.write(merge(json.loads(REPORT.results.read_text()), commit_of(), parts))
     return 0
 
 

@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from lab.pages.report import Report
+from lab.pages.report import Report, table
 
 _FAULTS = {
     "kill": "SIGKILL",
@@ -47,12 +47,14 @@ def render(results: dict[str, Any]) -> str:
         "",
         "Faults that came, by the daemon's step; the others were planned for a step that it did not reach:",
         "",
-        "| fault | " + " | ".join(_PHASES[phase] for phase in phases) + " |",
-        "|---|" + "---|" * len(phases),
+        *table(
+            ("fault", *(_PHASES[phase] for phase in phases)),
+            (
+                [name, *(sum(run["hits"][phase][how] for run in runs) for phase in phases)]
+                for how, name in _FAULTS.items()
+            ),
+        ),
     ]
-    for how, name in _FAULTS.items():
-        came = [sum(run["hits"][phase][how] for run in runs) for phase in phases]
-        lines.append(f"| {name} | " + " | ".join(map(str, came)) + " |")
     losses = [f"seed {run['seed']}, {loss}" for run in runs for loss in run["losses"]]
     hit, cases = (sum(run[key] for run in runs) for key in ("hit", "cases"))
     seeds = ", ".join(str(run["seed"]) for run in runs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.pages.report import COUNTED_MACHINE, Report
+from lab.pages.report import COUNTED_MACHINE, Report, table
 
 _KINDS = {"http": "HTTP", "tcp": "TCP", "exec": "exec"}
 
@@ -25,11 +25,7 @@ def render(results: dict[str, Any]) -> str:
         "",
         "Answers in time, with their median and longest time:",
         "",
-        "| pod | " + " | ".join(_KINDS.values()) + " |",
-        "|---|" + "---|" * len(_KINDS),
-    ]
-    lines += [f"| {state} | " + " | ".join(cells[state, kind] for kind in _KINDS) + " |" for state in states]
-    lines += [
+        *table(("pod", *_KINDS.values()), ([state, *(cells[state, kind] for kind in _KINDS)] for state in states)),
         "",
         "- **TCP** is answered by the kernel for any listener: a frozen pod passes, as long as the connections",
         "  that no process accepts fit its backlog. Such a probe tells nothing about a pod, paused or not.",

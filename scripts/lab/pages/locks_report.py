@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.pages.report import COUNTED_MACHINE, Report
+from lab.pages.report import COUNTED_MACHINE, Report, table
 
 
 def render(results: dict[str, Any]) -> str:
@@ -28,11 +28,10 @@ def render(results: dict[str, Any]) -> str:
         "",
         f"Median and longest of {runs[0]['waits'][0]['count']} waits:",
         "",
-        "| pod | " + " | ".join(f"Linux {kernel}" for kernel in kernels) + " |",
-        "|---|" + "---|" * len(kernels),
-    ]
-    lines += [f"| {state} | " + " | ".join(cells[kernel, state] for kernel in kernels) + " |" for state in states]
-    lines += [
+        *table(
+            ("pod", *(f"Linux {kernel}" for kernel in kernels)),
+            ([state, *(cells[kernel, state] for kernel in kernels)] for state in states),
+        ),
         "",
         "- **Before 6.18** a call takes as much longer as the quota is smaller: at 1 % of a CPU a lock that is held",
         "  for a millisecond of CPU time is held for up to 100, and one for 20 ms for seconds. A process that needs it",

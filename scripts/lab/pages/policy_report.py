@@ -21,8 +21,7 @@ from lab.measure.policy_bed import (
 from lab.measure.policy_hour import GOAL_S, PODS
 from lab.measure.policy_loads import ADVERSARIES, STARTING
 from lab.measure.policy_noise import NOISE_PODS, SETTLED_S
-from lab.pages.report import Report, table
-from lab.pages.sums import Run, group_by, total
+from lab.pages.report import Report, Run, group_by, table, total
 
 Runs = list[Run]
 

@@ -17,6 +17,8 @@ from typing import Any
 
 from lab.vm.host import REPO, commit_of
 
+Run = dict[str, Any]
+"""The figures of one run, as read from JSON."""
 COUNTED_MACHINE = "one CPU that executes 10^9 instructions a second (QEMU -icount)"
 """The emulated machine, as pages name it. Neither the host nor its load changes the machine's speed."""
 
@@ -39,11 +41,14 @@ class Report:
         """Path of the Markdown file."""
         return REPO / "docs/measurements" / f"{self.name}.md"
 
-    def publish(self, runs: Sequence[dict[str, Any]]) -> None:
-        """Write the JSON file and the page, with today's date and the commit."""
-        results = dated(runs)
+    def write(self, results: dict[str, Any]) -> None:
+        """Write the JSON file and the page."""
         self.results.write_text(f"{json.dumps(results, indent=2)}\n")
         self.page.write_text(self.render(results))
+
+    def publish(self, runs: Sequence[dict[str, Any]]) -> None:
+        """Write the results of these runs with today's date and the commit."""
+        self.write(dated(runs))
 
     def is_current(self) -> bool:
         """Whether the page equals the text rendered from the JSON file."""
@@ -60,6 +65,19 @@ def table(titles: Sequence[object], rows: Iterable[Iterable[object]], *, texts: 
 def row_of(cells: Iterable[object]) -> str:
     """Return one line of a table."""
     return f"| {' | '.join(map(str, cells))} |"
+
+
+def total(runs: Iterable[Run], name: str) -> float:
+    """Return the sum of a figure over runs."""
+    return float(sum(run[name] for run in runs))
+
+
+def group_by(runs: Iterable[Run], name: str) -> dict[str, list[Run]]:
+    """Return the runs by the value of a figure, in the order of their first run."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run[name], []).append(run)
+    return found
 
 
 def dated(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:

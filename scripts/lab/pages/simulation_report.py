@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from lab.measure.experiment_results import NONE, UNLIMITED, WATERMARK, percent
-from lab.pages.report import Report, table
-from lab.pages.sums import group_by
+from lab.pages.report import Report, group_by, table
 
 BAR = 0.15
 """Largest error allowed in the sums of restarts and of total times, as a share."""

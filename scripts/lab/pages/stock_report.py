@@ -8,8 +8,7 @@ from typing import Any, Final
 from lab.measure.experiment_results import percent
 from lab.measure.stock import NONE, STOCK
 from lab.measure.stock_loads import IDLE_PODS
-from lab.pages.report import COUNTED_MACHINE, Report, table
-from lab.pages.sums import Run, group_by, most, total
+from lab.pages.report import COUNTED_MACHINE, Report, Run, group_by, table, total
 
 Runs = list[Run]
 
@@ -142,7 +141,11 @@ def _table(runs: Runs) -> list[str]:
             f"{total(own, 'oom_kills'):.0f}",
             f"{total(own, 'probe_restarts'):.0f}",
             f"{total(own, 'total_s'):.0f}",
-            *(("-", "-") if arm == NONE else (f"{total(own, 'pauses'):.0f}", f"{most(own, 'longest_pause_s'):.0f}")),
+            *(
+                ("-", "-")
+                if arm == NONE
+                else (f"{total(own, 'pauses'):.0f}", f"{max(run['longest_pause_s'] for run in own):.0f}")
+            ),
         )
         for load, mine in group_by(runs, "load").items()
         for arm, own in group_by(mine, "arm").items()
