@@ -7,6 +7,7 @@ from lab.bed.kubepods import MIB
 from lab.measure.bench_node import BusyNode
 from lab.measure.cost import (
     AVAILABLE_PCT,
+    BALLAST_PODS,
     HIGH_PCT,
     LOW_PCT,
     parse_kib,
@@ -51,10 +52,10 @@ def test_memory_fields_are_read_in_kib_and_other_lines_are_passed_over() -> None
 def test_the_load_peaks_below_every_line_at_which_somebody_kills(total_gib: int) -> None:
     total, used = total_gib * GIB, 200 * MIB
 
-    load = plan_load(total, used, 100 * MIB)
+    load = plan_load(total, used)
 
-    peak = load.wave_high_bytes + load.ballast_pods_bytes
-    trough = load.wave_low_bytes + load.ballast_pods_bytes
+    peak = load.wave_high_bytes + BALLAST_PODS * load.ballast_bytes
+    trough = load.wave_low_bytes + BALLAST_PODS * load.ballast_bytes
     assert peak <= load.limit_bytes * HIGH_PCT / 100
     assert trough >= load.limit_bytes * (LOW_PCT - 2) / 100  # without the holders' own memory
     assert total - used - load.limit_bytes * HIGH_PCT / 100 >= total * AVAILABLE_PCT / 100 - MIB
@@ -63,7 +64,7 @@ def test_the_load_peaks_below_every_line_at_which_somebody_kills(total_gib: int)
 
 def test_a_guest_too_small_for_the_load_is_an_error_that_says_what_it_needs() -> None:
     with pytest.raises(LabError, match="4 GiB"):
-        plan_load(1536 * MIB, 200 * MIB, 100 * MIB)
+        plan_load(1536 * MIB, 200 * MIB)
 
 
 def test_quotas_are_written_as_kubernetes_writes_cpu_limits() -> None:

@@ -1,10 +1,10 @@
-"""Measures what daemons that watch memory cost a node: `python3 -m lab.measure.cost`, in the guest, prints JSON.
+"""Measures what daemons that watch memory cost a node: `python3 -m lab.measure.cost idle|pressure` prints JSON.
 
-Each daemon runs alone as a service, with a kubepods tree of sleeping pods: first while memory is plentiful, then while
-the use of kubepods varies between 84 and 93 % of its limit and MemAvailable stays just above the level at which other
-daemons begin to kill. The result has the CPU time and memory of the daemon's cgroup and the number of its wake-ups:
-the kernel's nr_wakeups, for which the guest needs `schedstats=enable`. (Voluntary context switches also count each wait
-for a lock.)
+It runs in the guest. Each daemon runs alone as a service, with a kubepods tree of sleeping pods: while memory is
+plentiful, or while the use of kubepods varies between 84 and 93 % of its limit and MemAvailable stays just above the
+level at which other daemons begin to kill. The result has the CPU time and memory of the daemon's cgroup and the number
+of its wake-ups: the kernel's nr_wakeups, for which the guest needs `schedstats=enable`. (Voluntary context switches
+also count each wait for a lock.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,11 +36,14 @@ from lab.vm.host import REPO, LabError, say
 
 SETTLE_S = 12.0
 """Time in seconds before a measurement: for the start, the first walks of the tree and the first periodic work."""
+SECONDS = 60
+"""Time in seconds for which each daemon is measured."""
+PHASES = ("idle", "pressure")
 LOW_PCT, HIGH_PCT = 84, 93
 """Lowest and highest use under pressure, in % of kubepods' limit; oomd kills at 95 % (`lab.bed.arms`)."""
 AVAILABLE_PCT = 13
 """MemAvailable at the peak, in % of MemTotal; earlyoom kills at 10 %, nohang at 5 %."""
-_BALLAST_PODS = 8
+BALLAST_PODS = 8
 _WAVE_SHARE = 0.25  # of the limit, at the peak: the largest pod by far, so that no policy has a reason to pause it
 _WAVE_STEPS = 100
 _WAVE_STEP_S = 0.05
@@ -116,11 +119,12 @@ class Arm:
 
 def make_arms() -> list[Arm]:
     """Return the arms: cgpause with and without memory.high, and the peers as Debian packages them."""
-    arms = [
+    ours = [
         Arm(name, lambda: __version__, functools.partial(_cgpause, config=config)) for name, config in CGPAUSE.items()
     ]
-    arms += [Arm(name, functools.partial(_package_version, name), functools.partial(_peer, name)) for name in PEERS]
-    return arms
+    query = ("dpkg-query", "--show", "--showformat=${Version}")
+    peers = [Arm(name, functools.partial(_run, *query, name), functools.partial(_peer, name)) for name in PEERS]
+    return [*ours, *peers]
 
 
 @contextlib.contextmanager
@@ -150,10 +154,6 @@ def _cgpause(place: Place, config: str) -> Iterator[Path]:
 def _peer(name: str, place: Place) -> Iterator[Path]:
     with peer(name, place) as running:
         yield running.cgroup
-
-
-def _package_version(name: str) -> str:
-    return _run("dpkg-query", "--show", "--showformat=${Version}", name)
 
 
 def _run(*argv: str) -> str:
@@ -216,20 +216,15 @@ def parse_kib(text: str) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Memory of the pods under pressure, in bytes: one wave, and ballast in equal pods."""
+    """Memory of the pods under pressure, in bytes: one wave, and BALLAST_PODS pods of `ballast_bytes` each."""
 
     limit_bytes: int
     wave_low_bytes: int
     wave_high_bytes: int
     ballast_bytes: int
 
-    @property
-    def ballast_pods_bytes(self) -> int:
-        """Memory of all ballast pods, in bytes."""
-        return _BALLAST_PODS * self.ballast_bytes
 
-
-def plan_load(total_bytes: int, used_bytes: int, eviction_bytes: int) -> Load:
+def plan_load(total_bytes: int, used_bytes: int) -> Load:
     """Return a kubepods limit and pods for a node that uses `used_bytes` without them.
 
     At the peak, MemAvailable is 13 % of the node: each daemon then samples at its highest rate, and no daemon kills.
@@ -238,11 +233,11 @@ def plan_load(total_bytes: int, used_bytes: int, eviction_bytes: int) -> Load:
         LabError: the headroom at the peak would be less than 1.5 times kubelet's eviction threshold.
     """
     limit = int((total_bytes * (100 - AVAILABLE_PCT) / 100 - used_bytes) * 100 / HIGH_PCT)
-    if limit * (100 - HIGH_PCT) / 100 < eviction_bytes * 1.5:
+    if limit * (100 - HIGH_PCT) / 100 < _EVICTION_BYTES * 1.5:
         raise LabError("the guest has too little memory for the load: give it 4 GiB")
     high = int(limit * _WAVE_SHARE)
     low = high - limit * (HIGH_PCT - LOW_PCT) // 100
-    ballast = (limit * HIGH_PCT // 100 - high) // _BALLAST_PODS
+    ballast = (limit * HIGH_PCT // 100 - high) // BALLAST_PODS
     low, high, ballast = (amount - _HOLDER_BYTES for amount in (low, high, ballast))
     return Load(*(amount // _PAGE * _PAGE for amount in (limit, low, high, ballast)))
 
@@ -270,11 +265,11 @@ class Node:
         """Fill kubepods with pods, one of which grows and shrinks; remove them at the end."""
         node = parse_meminfo(Path("/proc/meminfo").read_bytes())
         held = int((self.tree.root / "memory.current").read_text())
-        load = plan_load(node.total_bytes, node.total_bytes - node.available_bytes - held, _EVICTION_BYTES)
+        load = plan_load(node.total_bytes, node.total_bytes - node.available_bytes - held)
         before = (self.tree.root / "memory.max").read_text()
         self._loads += 1  # new pods each time, as on a node: a UID is never used again
         (self.tree.root / "memory.max").write_text(str(load.limit_bytes))
-        ballast = [(f"ballast-{number}", load.ballast_bytes, load.ballast_bytes) for number in range(_BALLAST_PODS)]
+        ballast = [(f"ballast-{number}", load.ballast_bytes, load.ballast_bytes) for number in range(BALLAST_PODS)]
         pods = []
         try:
             for name, low, high in (*ballast, ("wave", load.wave_low_bytes, load.wave_high_bytes)):
@@ -328,13 +323,13 @@ def _spec(name: str) -> PodSpec:
     return PodSpec(name, make_uid("cost", name), None, namespace="cost")
 
 
-def measure(arm: Arm, node: Node, seconds: float) -> dict[str, Any]:
-    """Start one daemon, let it settle, measure it for `seconds` and stop it."""
+def measure(arm: Arm, node: Node) -> dict[str, Any]:
+    """Start one daemon, let it settle, measure it for SECONDS and stop it."""
     with arm.running(node.place()) as cgroup:
         time.sleep(SETTLE_S)
         before = read_usage(cgroup)
         start = time.monotonic()
-        seen = node.watch(seconds)
+        seen = node.watch(SECONDS)
         after = read_usage(cgroup)
         elapsed_s = time.monotonic() - start
         memory = read_memory(cgroup)
@@ -343,56 +338,17 @@ def measure(arm: Arm, node: Node, seconds: float) -> dict[str, Any]:
         "version": arm.version(),
         "cpu_pct": round((after.cpu_usec - before.cpu_usec) / elapsed_s / 1e4, 4),
         "wakeups_per_s": round((after.wakeups - before.wakeups) / elapsed_s, 2),
-        "rss_mib": memory.rss_mib,
-        "pss_mib": memory.pss_mib,
-        "cgroup_mib": memory.cgroup_mib,
-        "used_pct": list(seen.used_pct),
-        "available_pct": list(seen.available_pct),
-        "paused_pct": seen.paused_pct,
-        "kills": seen.kills,
+        **asdict(memory),
+        **asdict(seen),
     }
 
 
-def measure_all(arms: Sequence[Arm], node: Node, idle_s: float, pressure_s: float) -> list[dict[str, Any]]:
-    """Measure every daemon, one at a time, idle and under pressure; skip a phase of 0 s."""
-    phases = []
-    if idle_s:
-        daemons = []
-        for arm in arms:
-            say(f"idle: {arm.name}")
-            daemons.append(measure(arm, node, idle_s))
-        phases.append({"phase": "idle", "seconds": idle_s, "daemons": daemons})
-    if pressure_s:
-        daemons = []
-        for arm in arms:
-            say(f"under pressure: {arm.name}")
-            with node.under_pressure():  # anew for each daemon, so that one daemon's changes do not affect the next
-                daemons.append(measure(arm, node, pressure_s))
-        phases.append({"phase": "pressure", "seconds": pressure_s, "daemons": daemons})
-    return phases
-
-
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(description="Measure what daemons that watch memory cost this node.")
-    parser.add_argument("--idle-s", type=float, default=60, metavar="S", help="0: not idle (%(default)s)")
-    parser.add_argument("--pressure-s", type=float, default=60, metavar="S", help="0: not under pressure (%(default)s)")
-    parser.add_argument("--only", action="append", metavar="NAME", help="this daemon; may be repeated (default: all)")
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print JSON."""
-    options = parse_arguments(argv)
-    return print_result("cost", lambda: measure_node(options))
-
-
-def measure_node(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure the daemons that the command line names on a node with sleeping pods."""
-    arms = [arm for arm in make_arms() if options.only is None or arm.name in options.only]
+def measure_phase(phase: str) -> dict[str, Any]:
+    """Measure every daemon, one at a time, in one of PHASES, on a node with sleeping pods."""
     # As after an install: a daemon that compiled its modules itself would use more memory.
     _run(sys.executable, "-m", "compileall", "-q", str(REPO / "cgpause"))
     total_bytes = parse_meminfo(Path("/proc/meminfo").read_bytes()).total_bytes
+    daemons = []
     with tempfile.TemporaryDirectory(prefix="cgpause-cost.") as name:
         folder = Path(name)
         sandbox = [str(ensure_program("worker")), "pause"]
@@ -401,9 +357,22 @@ def measure_node(options: argparse.Namespace) -> dict[str, Any]:
             own_slice(CGROUP_ROOT, SLICE) as parent,
             Kubepods(parent, folder / "log", total_bytes * 8 // 10, sandbox) as tree,
         ):
-            phases = measure_all(arms, Node(tree, USUAL_PODS), options.idle_s, options.pressure_s)
-    memory_mib = round(total_bytes / MIB)
-    return {"kind": "cost", **environment(), "memory_mib": memory_mib, "pods": USUAL_PODS, "phases": phases}
+            node = Node(tree, USUAL_PODS)
+            for arm in make_arms():
+                say(f"{phase}: {arm.name}")
+                # Anew for each daemon, so that one daemon's changes do not affect the next.
+                with node.under_pressure() if phase == "pressure" else contextlib.nullcontext():
+                    daemons.append(measure(arm, node))
+    about = {**environment(), "memory_mib": round(total_bytes / MIB), "pods": USUAL_PODS}
+    return {"kind": "cost", **about, "phases": [{"phase": phase, "seconds": SECONDS, "daemons": daemons}]}
+
+
+def main() -> int:
+    """Measure and print JSON."""
+    parser = argparse.ArgumentParser(description="Measure what daemons that watch memory cost this node.")
+    parser.add_argument("phase", choices=PHASES)
+    options = parser.parse_args()
+    return print_result("cost", lambda: measure_phase(options.phase))
 
 
 if __name__ == "__main__":
