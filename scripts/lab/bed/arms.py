@@ -119,27 +119,19 @@ def cgpause_config(arm: str) -> str:
     return CONFIG.read_text() if arm == STOCK else WATERMARK_CONFIG + _HOLD
 
 
-@contextlib.contextmanager
-def _cgpause(arm: str, place: Place) -> Iterator[DaemonProcess]:
+def _cgpause(arm: str, place: Place) -> DaemonProcess:
     path = place.folder / "config.toml"
     path.write_text(cgpause_config(arm))
-    daemon = DaemonProcess(place.parent, place.log_dir, path, place.folder / "cgpause.log")
-    try:
-        daemon.await_start()
-        yield daemon
-    finally:
-        daemon.close()
+    return DaemonProcess(place.parent, place.log_dir, path, place.folder / "cgpause.log")
 
 
-@contextlib.contextmanager
-def _nobody(_arm: str, _place: Place) -> Iterator[Nobody]:
-    yield Nobody()
+def _nobody(_arm: str, _place: Place) -> AbstractContextManager[Nobody]:
+    return contextlib.nullcontext(Nobody())
 
 
-@contextlib.contextmanager
-def _memory_high(_arm: str, place: Place) -> Iterator[Nobody]:
+def _memory_high(_arm: str, place: Place) -> AbstractContextManager[Nobody]:
     write(place.kubepods / "memory.high", str(int(place.capacity_bytes * HIGH_PCT / 100)))
-    yield Nobody()
+    return contextlib.nullcontext(Nobody())
 
 
 def systemctl(*words: str) -> str:

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from lab.bed.kubepods import read_keyed, remove_tree, spawn_into
 from lab.vm.host import REPO, LabError, tail
@@ -75,7 +77,8 @@ def read_holds(log: Iterable[str]) -> Iterator[tuple[str, float]]:
 class DaemonProcess:
     """`python -m cgpause.daemon` in a cgroup of its own beside kubepods, like a service's.
 
-    `options` are added to its command line.
+    `options` are added to its command line. As a context manager it waits for the daemon's start, and closes at the
+    end.
     """
 
     def __init__(self, parent: Path, log_dir: Path, config: Path, log_file: Path, options: Sequence[str] = ()) -> None:
@@ -93,6 +96,17 @@ class DaemonProcess:
         self._rest = ""
         self._pid, self._pidfd = spawn_into(self._cgroup, argv, log_file, env, oom_score_adj=OOM_SCORE_ADJ)
         self._code: int | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.await_start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, _type: type[BaseException] | None, _e: BaseException | None, _tb: TracebackType | None) -> None:
+        self.close()
 
     @property
     def pid(self) -> int:

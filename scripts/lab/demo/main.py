@@ -10,14 +10,13 @@ claims are true, 1 if not, 2 for a usage error, 128 + n if signal n ended it.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,15 +135,9 @@ class Demo:
             after_stop=after,
         )
 
-    @contextlib.contextmanager
-    def _daemon(self, tree: Kubepods, *options: str) -> Iterator[DaemonProcess]:
+    def _daemon(self, tree: Kubepods, *options: str) -> DaemonProcess:
         self._config_file.write_text(CONFIG)
-        daemon = DaemonProcess(self._parent, tree.log_dir, self._config_file, self._folder / "cgpause.log", options)
-        try:
-            daemon.await_start()
-            yield daemon
-        finally:
-            daemon.close()
+        return DaemonProcess(self._parent, tree.log_dir, self._config_file, self._folder / "cgpause.log", options)
 
     def _tree(self, name: str) -> Kubepods:
         sandbox = Namespaces.sandbox(self._worker)
@@ -225,13 +218,6 @@ def machine() -> Machine:
     return Machine(os.uname().release, kind, os.cpu_count() or 1)
 
 
-@contextlib.contextmanager
-def prepared(plan: Plan, reporter: Reporter) -> Iterator[Demo]:
-    """Yield a demo in its own slice and folder, and remove both at the end."""
-    with own_bed("demo") as (parent, folder):
-        yield Demo(plan, parent, folder, ensure_program("worker"), reporter)
-
-
 def main(argv: Sequence[str] | None = None, plan: Plan | None = None) -> int:
     """Run the command line; tests pass a shorter `plan`."""
     parser = argparse.ArgumentParser(prog="scripts/demo", description="The same jobs without and with cgpause.")
@@ -246,7 +232,8 @@ def main(argv: Sequence[str] | None = None, plan: Plan | None = None) -> int:
         parser.error(refusal)
     end_by_signal()
     try:
-        with prepared(replace(plan or Plan(), seed=args.seed), Reporter()) as demo:
+        with own_bed("demo") as (parent, folder):
+            demo = Demo(replace(plan or Plan(), seed=args.seed), parent, folder, ensure_program("worker"), Reporter())
             if args.live or args.picture is not None:
                 log = demo.run_looked_at(in_terminal if args.live else for_picture(args.picture))
                 print(f"demo: {log.pauses} pauses and {log.resumes} resumes were to be seen", file=sys.stderr)

@@ -228,13 +228,9 @@ def run(seconds: float, seed: int) -> dict[str, Any]:
         config.write_text(CONFIG)
         soak = Soak(tree, root, worker, random.Random(seed))  # noqa: S311 - repeatable, not secret
         soak.fill()
-        daemon = DaemonProcess(parent, tree.log_dir, config, folder / "cgpause.log")
-        try:
-            daemon.await_start()
+        with DaemonProcess(parent, tree.log_dir, config, folder / "cgpause.log") as daemon:
             samples, reloads = keep_going(soak, daemon, seconds)
             code = daemon.stop()
-        finally:
-            daemon.close()
         soak.check_all_free()
         return {
             "seconds": seconds,

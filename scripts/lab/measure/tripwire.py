@@ -120,9 +120,7 @@ def measure(parent: Path, folder: Path, arm: str) -> Waits:
             config = folder / "config.toml"
             config.write_text(SHIPPED.read_text().replace(OPTION, enabled))
             options = ("--state-dir", str(folder / "state"))
-            daemon = DaemonProcess(parent, tree.log_dir, config, folder / "daemon.log", options)
-            stack.callback(daemon.close)
-            daemon.await_start()
+            stack.enter_context(DaemonProcess(parent, tree.log_dir, config, folder / "daemon.log", options))
         result, stop = folder / "waits.json", folder / "stop"
         specs = {name: PodSpec(name, make_uid(name), None, namespace="kube-system") for name in ("swing", "neighbour")}
         for spec in specs.values():
