@@ -18,18 +18,7 @@ from cgpause.config.settings import Config, HowPaused
 from cgpause.core.model import Policy
 from cgpause.offline.simulate.kubelet import oom_score_adj
 
-PLAN = Plan(
-    setting=Setting.KUBEPODS,
-    share=16,
-    oversubscription=1.5,
-    arm="none",
-    seed=1,
-    work=1000,
-    capacity_mib=384,
-    rounds=4,
-    backoff_scale=0.05,
-    timeout_s=180,
-)
+PLAN = Plan(setting=Setting.KUBEPODS, share=16, oversubscription=1.5, arm="none", seed=1, work=1000)
 
 
 @pytest.mark.parametrize("share", list(JOBS))

@@ -74,10 +74,10 @@ class Plan:
     arm: str
     seed: int
     work: int
-    capacity_mib: int
-    rounds: int
-    backoff_scale: float
-    timeout_s: float
+    capacity_mib: int = CAPACITY_MIB
+    rounds: int = ROUNDS
+    backoff_scale: float = BACKOFF_SCALE
+    timeout_s: float = TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from lab.bed.daemon_process import OOM_SCORE_ADJ
 from lab.bed.frame import need_root, own_bed, print_result
 from lab.bed.kubelet import Event
 from lab.bed.stage import calibrate
-from lab.bed.trial import BACKOFF_SCALE, CAPACITY_MIB, ROUNDS, TIMEOUT_S, Observer, Plan, run_trial
+from lab.bed.trial import Observer, Plan, run_trial
 from lab.vm.build import ensure_program
 
 ARMS = ("none", STOCK)
@@ -67,10 +67,6 @@ def record(arm: str, work: int, worker: Path) -> dict[str, Any]:
         arm=arm,
         seed=SEED,
         work=work,
-        capacity_mib=CAPACITY_MIB,
-        rounds=ROUNDS,
-        backoff_scale=BACKOFF_SCALE,
-        timeout_s=TIMEOUT_S,
     )
     recorder = Recorder()
     with own_bed("timeline") as (parent, folder):
