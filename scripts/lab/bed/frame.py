@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -49,6 +50,19 @@ def stay_alive() -> None:
     Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
     if refused := lock_memory():
         raise LabError(f"cannot keep our pages in memory: {refused}")
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, failure: str, *, poll_s: float = 0.1) -> None:
+    """Wait until `condition` returns True, and ask it every `poll_s`.
+
+    Raises:
+        LabError: it did not within `seconds`; the message is `failure`.
+    """
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise LabError(failure)
+        time.sleep(poll_s)
 
 
 def print_result(

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from lab.bed.frame import own_bed, print_result
+from lab.bed.frame import own_bed, print_result, wait_until
 from lab.bed.kubepods import MIB, Container, Kubepods, PodSpec, make_uid, spawn_into, write
 from lab.bed.services import PORT, Namespaces, Prober
 from lab.vm.build import ensure_program
-from lab.vm.host import LabError, say
+from lab.vm.host import say
 
 TIMEOUT_MS: Final = 1000
 """Kubernetes' default timeoutSeconds."""
@@ -154,10 +154,8 @@ class Stage:
         Raises:
             LabError: the service did not answer in time.
         """
-        deadline = time.monotonic() + _READY_S
-        while not self.ask(NETWORK[0], 1)[0].answered:
-            if time.monotonic() > deadline:
-                raise LabError(f"no answer from a pod that runs within {_READY_S:.0f} s")
+        failure = f"no answer from a pod that runs within {_READY_S:.0f} s"
+        wait_until(lambda: self.ask(NETWORK[0], 1)[0].answered, _READY_S, failure, poll_s=0)
 
 
 def measure(stage: Stage, count: int, states: Sequence[State]) -> list[Asked]:

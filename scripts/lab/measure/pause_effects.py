@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from lab.bed.frame import own_bed, print_result
+from lab.bed.frame import own_bed, print_result, wait_until
 from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid, write
 from lab.vm.build import ensure_program
 from lab.vm.host import LabError, say
@@ -303,12 +303,9 @@ def _pause(path: Path, folder: Path, arm: Arm) -> None:
 
 
 def _await_transaction(folder: Path) -> None:
-    deadline = time.monotonic() + _READY_S
-    for wanted in (False, True):
-        while (folder / "open").exists() is not wanted:
-            if time.monotonic() > deadline:
-                raise LabError("the pod opened no transaction")
-            time.sleep(0.02)
+    is_open = (folder / "open").exists
+    for condition in (lambda: not is_open(), is_open):
+        wait_until(condition, _READY_S, "the pod opened no transaction", poll_s=0.02)
 
 
 def run() -> dict[str, Any]:

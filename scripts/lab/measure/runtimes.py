@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from inotify_simple import INotify, flags
 
-from lab.bed.frame import own_bed, print_result
+from lab.bed.frame import own_bed, print_result, wait_until
 from lab.bed.kubepods import enable_controllers, make_cgroup, scope_name
 from lab.vm.host import LabError, say
 
@@ -62,11 +62,8 @@ def start_once(runtime: str, bundle: Path, pod: Path) -> float:
             if creating.returncode:
                 raise LabError(f"{runtime} create failed: {out.read_text()}")
             _do(runtime, "start", "measured")
-            deadline = time.monotonic() + _WAIT_S
-            while not out.read_text().endswith("\n"):
-                if time.monotonic() > deadline:
-                    raise LabError(f"the program that {runtime} started said nothing in {_WAIT_S} s")
-                time.sleep(0.01)
+            failure = f"the program that {runtime} started said nothing in {_WAIT_S} s"
+            wait_until(lambda: out.read_text().endswith("\n"), _WAIT_S, failure, poll_s=0.01)
         finally:
             _do(runtime, "delete", "--force", "measured")
     return (int(out.read_text()) - made_ns) / 1e6

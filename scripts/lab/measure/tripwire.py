@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from cgpause.core.parse import parse_pressure
 from lab.bed.daemon_process import DaemonProcess
-from lab.bed.frame import own_bed, print_result
+from lab.bed.frame import own_bed, print_result, wait_until
 from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid, read_keyed
 from lab.vm.build import ensure_program
 from lab.vm.host import REPO, LabError, say
@@ -136,11 +136,7 @@ def measure(parent: Path, folder: Path, arm: str) -> Waits:
             raise LabError("a pod was OOM-killed: the bed is too small")
         stalled_us, trips = _stalled_us(tree) - stalled_us, _trips(tree) - trips
         stop.touch()
-        deadline = time.monotonic() + _GRACE_S
-        while not result.exists():
-            if time.monotonic() > deadline:
-                raise LabError("neighbour did not end")
-            time.sleep(0.1)
+        wait_until(result.exists, _GRACE_S, "neighbour did not end")
         return add_up(arm, json.loads(result.read_text()), stalled_us=stalled_us, trips=trips)
 
 
