@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from cgpause.core.parse import MemInfo, parse_meminfo
 from lab.bed.kubelet import Job
 from lab.bed.kubepods import disable_controllers, enable_controllers, remove_tree
 from lab.vm.host import LabError
@@ -103,14 +104,6 @@ def own_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(path)
 
 
-def meminfo_bytes(name: str) -> int:
-    """Return a field of /proc/meminfo, such as MemAvailable, in bytes.
-
-    Raises:
-        LabError: there is no such field.
-    """
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        key, _, value = line.partition(":")
-        if key == name:
-            return int(value.split()[0]) * 1024
-    raise LabError(f"/proc/meminfo has no {name}")
+def read_meminfo() -> MemInfo:
+    """Read this machine's /proc/meminfo."""
+    return parse_meminfo(Path("/proc/meminfo").read_bytes())

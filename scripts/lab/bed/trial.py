@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import mmap
-import os
 import platform
 import statistics
 import sys
@@ -34,7 +33,7 @@ from lab.bed.frame import need_root, print_result, stay_alive
 from lab.bed.kubelet import Event, Kubelet, Outcome, Policy, Progress
 from lab.bed.kubepods import MIB, Kubepods
 from lab.bed.services import InNamespaces, Namespaces
-from lab.bed.stage import Load, calibrate, make_jobs, meminfo_bytes, own_folder, own_slice
+from lab.bed.stage import Load, calibrate, make_jobs, own_folder, own_slice, read_meminfo
 from lab.vm.build import ensure_program
 from lab.vm.host import LabError, say
 
@@ -130,7 +129,7 @@ def ballast(size: int) -> Iterator[None]:
 
 def run_trial(plan: Plan, parent: Path, folder: Path, worker: Path, observer: Observer | None = None) -> dict[str, Any]:
     """Run a trial and return the object to print."""
-    available = meminfo_bytes("MemAvailable")
+    available = read_meminfo().available_bytes
     capacity = capacity_bytes(plan, available)
     load = load_of(plan, capacity)
     arm = ARMS[plan.arm]
@@ -146,7 +145,7 @@ def run_trial(plan: Plan, parent: Path, folder: Path, worker: Path, observer: Ob
         inside = InNamespaces(Namespaces(tree, folder / "netns"))
         place = Place(parent, tree.root, tree.log_dir, folder, capacity, plan.backoff_scale)
         watcher = stack.enter_context(arm.start(plan.arm, place))
-        extra = meminfo_bytes("MemAvailable") - capacity - _SPARE_BYTES if plan.setting is Setting.NODE else 0
+        extra = read_meminfo().available_bytes - capacity - _SPARE_BYTES if plan.setting is Setting.NODE else 0
         stack.enter_context(ballast(extra))
 
         def on_tick(progress: Progress) -> None:
@@ -230,14 +229,7 @@ def of_daemon(log: DaemonLog) -> dict[str, Any]:
 
 
 def _calibrate(args: argparse.Namespace) -> dict[str, Any]:
-    return {
-        "work": calibrate(ensure_program("worker"), args.unit_cpu_ms),
-        "kernel": platform.release(),
-        "machine": platform.machine(),
-        "cpus": os.cpu_count(),
-        "mem_total_bytes": meminfo_bytes("MemTotal"),
-        "mem_available_bytes": meminfo_bytes("MemAvailable"),
-    }
+    return {"work": calibrate(ensure_program("worker"), args.unit_cpu_ms), "kernel": platform.release()}
 
 
 def _run(args: argparse.Namespace) -> dict[str, Any]:

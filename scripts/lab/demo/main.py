@@ -28,7 +28,7 @@ from lab.bed.frame import own_bed
 from lab.bed.kubelet import Event, EventKind, Kubelet, Outcome, Policy, Progress
 from lab.bed.kubepods import MIB, Kubepods, PodSpec
 from lab.bed.services import InNamespaces, Namespaces
-from lab.bed.stage import Load, calibrate, make_jobs, meminfo_bytes
+from lab.bed.stage import Load, calibrate, make_jobs, read_meminfo
 from lab.demo.live import Look, for_picture, in_terminal
 from lab.demo.progress import Reporter
 from lab.demo.report import Arm, Daemon, Machine, Plan, Restored, Result, broken_claims, render, to_json
@@ -99,7 +99,7 @@ class Demo:
 
     def _prepare(self) -> int:
         need = self.plan.capacity_mib * MIB * 4 // 3
-        available = meminfo_bytes("MemAvailable")
+        available = read_meminfo().available_bytes
         if available < need:
             raise LabError(f"needs {need // MIB} MiB of available memory; here are {available // MIB}")
         work = calibrate(self._worker, self.plan.unit_cpu_ms)

@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cgpause import __version__
-from cgpause.core.parse import parse_meminfo
 from lab.bed.arms import PEERS, SLICE, Place, peer, systemctl
 from lab.bed.frame import print_result
 from lab.bed.kubelet import count_oom_kills
 from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid, read_keyed
-from lab.bed.stage import own_slice
+from lab.bed.stage import own_slice, read_meminfo
 from lab.measure.bench import CGROUP_ROOT, USUAL_PODS, environment
 from lab.vm.build import ensure_program
 from lab.vm.host import REPO, LabError, say
@@ -263,7 +262,7 @@ class Node:
     @contextlib.contextmanager
     def under_pressure(self) -> Iterator[None]:
         """Fill kubepods with pods, one of which grows and shrinks; remove them at the end."""
-        node = parse_meminfo(Path("/proc/meminfo").read_bytes())
+        node = read_meminfo()
         held = int((self.tree.root / "memory.current").read_text())
         load = plan_load(node.total_bytes, node.total_bytes - node.available_bytes - held)
         before = (self.tree.root / "memory.max").read_text()
@@ -302,7 +301,7 @@ class Node:
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(_LOOK_S, left))
             used.append(100 * int((self.tree.root / "memory.current").read_text()) / limit)
-            node = parse_meminfo(Path("/proc/meminfo").read_bytes())
+            node = read_meminfo()
             available.append(100 * node.available_bytes / node.total_bytes)
             paused.append(any("user.cgpause" in os.listxattr(pod) for pod in pods))
         kills = max(alive - self._alive(), self._oom_kills() - killed)
@@ -347,7 +346,7 @@ def measure_phase(phase: str) -> dict[str, Any]:
     """Measure every daemon, one at a time, in one of PHASES, on a node with sleeping pods."""
     # As after an install: a daemon that compiled its modules itself would use more memory.
     _run(sys.executable, "-m", "compileall", "-q", str(REPO / "cgpause"))
-    total_bytes = parse_meminfo(Path("/proc/meminfo").read_bytes()).total_bytes
+    total_bytes = read_meminfo().total_bytes
     daemons = []
     with tempfile.TemporaryDirectory(prefix="cgpause-cost.") as name:
         folder = Path(name)
