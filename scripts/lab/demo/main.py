@@ -30,7 +30,6 @@ from lab.bed.kubepods import MIB, Kubepods, PodSpec
 from lab.bed.services import InNamespaces, Namespaces
 from lab.bed.stage import Load, calibrate, make_jobs, read_meminfo
 from lab.demo.live import Look, for_picture, in_terminal
-from lab.demo.progress import Reporter
 from lab.demo.report import Arm, Daemon, Machine, Plan, Restored, Result, broken_claims, render, to_json
 from lab.vm.build import ensure_program
 from lab.vm.host import LabError, end_by_signal
@@ -38,6 +37,7 @@ from lab.vm.host import LabError, end_by_signal
 # The stock configuration: an empty file means the defaults, like the shipped one.
 CONFIG = ""
 
+_REPORT_S = 5.0
 _STOP_TIMEOUT_S = 120.0
 _LOOK_TIMEOUT_S = 3600.0
 
@@ -57,16 +57,34 @@ def is_original(tree: Kubepods, pod: PodSpec) -> bool:
     )
 
 
+def say(text: str) -> None:
+    """Print a progress line on stderr."""
+    print(f"demo: {text}", file=sys.stderr, flush=True)
+
+
+def describe(progress: Progress, log: DaemonLog) -> str:
+    """Return the state of a run in a few words."""
+    held = min(len(log.held_now), progress.running)
+    text = f"{progress.running - held} running"
+    if progress.starting:
+        text = f"{progress.starting} starting, {text}"
+    if log.started:
+        text += f", {held} paused ({log.pauses} pauses so far)"
+    text += f", {progress.restarts} killed so far"
+    if progress.backing_off:
+        text += f", {progress.backing_off} to be restarted or removed"
+    return text
+
+
 class Demo:
     """One demonstration in a given slice and folder."""
 
-    def __init__(self, plan: Plan, parent: Path, folder: Path, worker: Path, reporter: Reporter) -> None:
+    def __init__(self, plan: Plan, parent: Path, folder: Path, worker: Path) -> None:
         self.plan = plan
         self._parent = parent
         self._folder = folder
         self._config_file = folder / "config.toml"
         self._worker = worker
-        self._reporter = reporter
         self._policy = Policy(plan.oversubscription, plan.backoff_scale)
 
     def run(self) -> Result:
@@ -81,7 +99,7 @@ class Demo:
     def run_looked_at(self, look: Look) -> DaemonLog:
         """Run endless jobs and the daemon for a dashboard."""
         work = self._prepare()
-        self._reporter.say("running jobs that have no end, with cgpause")
+        say("running jobs that have no end, with cgpause")
         state = self._folder / "state"
         state.mkdir()
         with self._tree("with") as tree, self._daemon(tree, "--state-dir", str(state)) as daemon:
@@ -103,7 +121,7 @@ class Demo:
         if available < need:
             raise LabError(f"needs {need // MIB} MiB of available memory; here are {available // MIB}")
         work = calibrate(self._worker, self.plan.unit_cpu_ms)
-        self._reporter.say(f"{self.plan.unit_cpu_ms} ms of work are {work} iterations on this machine")
+        say(f"{self.plan.unit_cpu_ms} ms of work are {work} iterations on this machine")
         return work
 
     def _endless(self, work: int) -> Load:
@@ -111,13 +129,13 @@ class Demo:
 
     def run_without(self, work: int) -> Arm:
         """Run the jobs alone."""
-        self._reporter.say("first run: without cgpause")
+        say("first run: without cgpause")
         with self._tree("without") as tree:
             return self._run_jobs(tree, work, "without cgpause", DaemonLog)
 
     def run_with(self, work: int) -> tuple[Arm, Daemon]:
         """Run the jobs with the daemon; then start another daemon, and stop it while pods are paused."""
-        self._reporter.say("second run: with cgpause, in its stock configuration")
+        say("second run: with cgpause, in its stock configuration")
         with self._tree("with") as tree:
             with self._daemon(tree) as daemon:
                 arm = self._run_jobs(tree, work, "with cgpause", daemon.read_log)
@@ -149,29 +167,37 @@ class Demo:
     def _run_jobs(self, tree: Kubepods, work: int, title: str, read_log: Callable[[], DaemonLog]) -> Arm:
         ended: list[tuple[str, bool]] = []
         inside = self._namespaces(tree)
+        report_at_s = 0.0
 
         def on_event(event: Event) -> None:
             inside.on_event(event)
             if event.kind is EventKind.REMOVED:
                 ended.append((event.pod.name, event.settled))
 
+        def on_tick(progress: Progress) -> None:
+            nonlocal report_at_s
+            log = read_log()
+            if progress.at_s >= report_at_s:
+                report_at_s = progress.at_s + _REPORT_S
+                done = f"{progress.finished} of {progress.total} jobs done"
+                say(f"{title}, {progress.at_s:3.0f} s: {done}, {describe(progress, log)}")
+
         kubelet = Kubelet(
             tree,
             self._policy,
             on_event=on_event,
-            on_tick=lambda progress: self._reporter.update(title, progress, read_log()),
+            on_tick=on_tick,
             # A real kubelet also needs a moment between the end of a container and the end of its pod.
             may_remove=lambda pod: is_original(tree, pod),
             run_id=title,
         )
         jobs = make_jobs(load(self.plan, work), self._worker)
-        self._reporter.begin()
         outcome = kubelet.run(inside.jobs(jobs), timeout_s=self.plan.timeout_s)
         return make_arm(outcome, Restored(len(ended), tuple(name for name, settled in ended if not settled)))
 
     def _stop_while_holding(self, tree: Kubepods, daemon: DaemonProcess, work: int) -> tuple[int, int, Restored]:
         """Fill the node again, and stop the daemon while pods are paused."""
-        self._reporter.say("filling the node once more, to stop a daemon while pods are paused")
+        say("filling the node once more, to stop a daemon while pods are paused")
         inside = self._namespaces(tree)
         held = 0
 
@@ -233,7 +259,7 @@ def main(argv: Sequence[str] | None = None, plan: Plan | None = None) -> int:
     end_by_signal()
     try:
         with own_bed("demo") as (parent, folder):
-            demo = Demo(replace(plan or Plan(), seed=args.seed), parent, folder, ensure_program("worker"), Reporter())
+            demo = Demo(replace(plan or Plan(), seed=args.seed), parent, folder, ensure_program("worker"))
             if args.live or args.picture is not None:
                 log = demo.run_looked_at(in_terminal if args.live else for_picture(args.picture))
                 print(f"demo: {log.pauses} pauses and {log.resumes} resumes were to be seen", file=sys.stderr)
