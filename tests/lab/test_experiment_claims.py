@@ -20,6 +20,16 @@ def verdicts(change: Callable[[Trial], dict[str, Any]], trials: list[Trial] = EV
     return {claim.text: claim.judgement.verdict for claim in judge(evidence)}
 
 
+def stock_otherwise(where: tuple[float, str], otherwise: dict[str, object]) -> Callable[[Trial], dict[str, Any]]:
+    """Return changes that confirm every claim, with other values of cgpause at one oversubscription and setting."""
+
+    def change(trial: Trial) -> dict[str, Any]:
+        here = trial.arm == "stock" and (trial.cell.oversubscription, trial.cell.setting) == where
+        return {**well(trial), **(otherwise if here else {})}
+
+    return change
+
+
 def one(found: dict[str, Verdict], words: str) -> Verdict:
     (verdict,) = [verdict for text, verdict in found.items() if words in text]
     return verdict
@@ -62,11 +72,7 @@ def test_a_part_of_the_seeds_holds_only_so_far() -> None:
     ],
 )
 def test_a_claim_that_does_not_hold_is_seen(words: str, where: tuple[float, str], otherwise: dict[str, object]) -> None:
-    def change(trial: Trial) -> dict[str, Any]:
-        here = trial.arm == "stock" and (trial.cell.oversubscription, trial.cell.setting) == where
-        return {**well(trial), **(otherwise if here else {})}
-
-    assert one(verdicts(change), words) is Verdict.FAILS
+    assert one(verdicts(stock_otherwise(where, otherwise)), words) is Verdict.FAILS
 
 
 @pytest.mark.parametrize(
@@ -83,11 +89,7 @@ def test_a_claim_that_does_not_hold_is_seen(words: str, where: tuple[float, str]
     ],
 )
 def test_a_claim_holds_up_to_its_bound(words: str, where: tuple[float, str], otherwise: dict[str, object]) -> None:
-    def change(trial: Trial) -> dict[str, Any]:
-        here = trial.arm == "stock" and (trial.cell.oversubscription, trial.cell.setting) == where
-        return {**well(trial), **(otherwise if here else {})}
-
-    assert one(verdicts(change), words) is Verdict.HOLDS
+    assert one(verdicts(stock_otherwise(where, otherwise)), words) is Verdict.HOLDS
 
 
 def test_who_prevents_restarts_is_asked_only_where_there_are_any() -> None:
