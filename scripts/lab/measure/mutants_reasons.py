@@ -6,12 +6,7 @@ _SAME_MEMBER = "the same for members of an enumeration"
 
 REASONS: dict[str, dict[str, str]] = {
     "daemon/actuate": {
-        "_RETRY_NS = 60 * 1_000_000_000 -> _RETRY_NS = 60 * 999999999": "60 ns less in a minute",
         "if paused.owner is Owner.MANUAL: -> if paused.owner == Owner.MANUAL:": _SAME_MEMBER,
-        "self.counts.reactions.observe((now_ns() - (sample.at_ns - sample.late_ns)) / 1e9) -> "
-        "self.counts.reactions.observe((now_ns() - (sample.at_ns - sample.late_ns)) / 999999999.0)": (
-            "a billionth of the time more"
-        ),
     },
     "policy/level": {
         "target = int(full - headroom.capacity_bytes * (100 - AIRBAG_PCT) / 100 - headroom.eviction_bytes) -> "
@@ -56,20 +51,12 @@ REASONS: dict[str, dict[str, str]] = {
         "return min(growth.step(), most), 0.0 -> return min(growth.step(), most), 1.0": (
             "a variance of one byte squared: no demand differs by a byte"
         ),
-        'claim = float("inf") if limit is None else max(limit - used, 0.0) -> '
-        'claim = float("inf") if limit is None else max(limit - used, -1.0)': (
-            "a pod above its own limit has a claim of nothing, or of a byte less"
-        ),
         "if pod.paused is None or pod.paused.mechanism is not Mechanism.THROTTLE: -> "
         "if pod.paused is None or pod.paused.mechanism < Mechanism.THROTTLE:": (
             "a pause is throttle or freeze, and freeze comes first in the alphabet"
         ),
     },
     "policy/growth": {
-        "decay: float = 0.5 ** (elapsed_ns / (HALF_LIFE_S * NS_PER_S)) if can_learn and not is_first else"
-        " 1.0 -> "
-        "decay: float = 0.5 ** (elapsed_ns / (HALF_LIFE_S * NS_PER_S)) if can_learn and not is_first else"
-        " 0.0": ("where nothing can be learnt, or at the first sample, no growth has a rate to keep"),
         "if usage == before:  # most pods of a node -> if usage is before:  # most pods of a node": (
             "a sampler gives an unchanged pod the same object; equal ones only cost a computation"
         ),
@@ -100,9 +87,6 @@ REASONS: dict[str, dict[str, str]] = {
         ") -> "
         'claim = float("inf") if pod.memory_max_bytes is None else max(pod.memory_max_bytes - one.used, 1'
         ")": ("a pod above its own limit has a claim of nothing or of a byte"),
-        "waits_for = None if one is waits_for else waits_for -> waits_for = None if one != waits_for else waits_for": (
-            "not pinned: after the pod that others wait for has been served, they wait for it no longer"
-        ),
         "places.append(place_of(one, need, has, runs=runs, first=one is first)) -> "
         "places.append(place_of(one, need, has, runs=runs, first=one == first))": ("equal demands are the same pod"),
         "return 0 if paused is None else paused.since_ns -> return -1 if paused is None else paused.since_ns": (
