@@ -43,6 +43,7 @@ from lab.bed.arms import systemctl
 from lab.bed.frame import print_result
 from lab.bed.inject import MARK
 from lab.bed.kubepods import MIB, Container, Kubepods, PodSpec, make_uid, write
+from lab.bed.services import has_exited
 from lab.vm.build import ensure_program
 from lab.vm.host import REPO, LabError, say
 
@@ -216,7 +217,7 @@ class Bed:
         """Start a pod's container unless it still runs."""
         container = self._running.get(spec.uid)
         if container is not None:
-            if os.waitid(os.P_PIDFD, container.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            if not has_exited(container):
                 return
             self._tree.remove_container(spec, container)
         numbers = (LIMIT_BYTES, LIMIT_BYTES // 8, 10**9, WORK, self._chance.getrandbits(63), SLEEP_MS)

@@ -126,7 +126,7 @@ class Soak:
         for number in range(JOBS):
             spec = PodSpec(f"job-{number}", make_uid("soak-job", number), JOB_BYTES, oom_score_adj=900)
             self.tree.add_pod(spec)
-            self.jobs[spec.uid] = (spec, self._start(spec, rounds=10**9))
+            self.jobs[spec.uid] = (spec, self._start(spec))
         for number in range(COMERS):
             spec = PodSpec(f"comer-{number}", make_uid("soak-comer", number), COMER_BYTES)
             self.comers.append(self._make(spec))
@@ -144,7 +144,7 @@ class Soak:
         for uid, (job, container) in self.jobs.items():
             if has_exited(container):
                 self.tree.remove_container(job, container)
-                self.jobs[uid] = (job, self._start(job, rounds=10**9))
+                self.jobs[uid] = (job, self._start(job))
                 self.restarts += 1
 
     def operate(self) -> None:
@@ -153,11 +153,8 @@ class Soak:
         with self.open(spec) as cgroup:
             record = ledger.read_record(cgroup)
             if record is None:
-                since_ns = now_ns()
-                request = PauseRequest(
-                    Mechanism.THROTTLE, CpuMax(1000, 100_000), Owner.MANUAL, "lab.measure.soak", since_ns
-                )
-                ledger.pause(cgroup, request)
+                quota, reason = CpuMax(1000, 100_000), "lab.measure.soak"
+                ledger.pause(cgroup, PauseRequest(Mechanism.THROTTLE, quota, Owner.MANUAL, reason, now_ns()))
                 self.operator_pauses += 1
             else:
                 ledger.resume(cgroup)
@@ -208,12 +205,12 @@ class Soak:
     def _make(self, spec: PodSpec) -> PodSpec:
         spec = replace(spec, cpu_max=self.chance.choice(ORIGINALS))
         self.tree.add_pod(spec)
-        self._start(spec, rounds=10**9)
+        self._start(spec)
         return spec
 
-    def _start(self, spec: PodSpec, rounds: int) -> Container:
+    def _start(self, spec: PodSpec) -> Container:
         limit = spec.limit_bytes or 0
-        numbers = (limit, limit // 8, rounds, WORK, self.chance.getrandbits(63))
+        numbers = (limit, limit // 8, 10**9, WORK, self.chance.getrandbits(63))
         return self.tree.start_container(spec, [str(self.worker), *map(str, numbers)])
 
 
