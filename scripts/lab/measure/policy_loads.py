@@ -121,13 +121,13 @@ def _start_s(sim: SimNode, pod: SimPod) -> float:
 # Behaviour of containers
 
 
-def leak(peak_bytes: int, bytes_per_s: float, *, end_s: float | None = None, unit_bytes: int = 4 * MIB) -> Behaviour:
+def leak(peak_bytes: int, bytes_per_s: float, *, end_s: float | None = None) -> Behaviour:
     """Return a container that grows to its peak and keeps it; it ends `end_s` later, or never (None)."""
 
     def behave() -> Iterator[Step]:
         held = 0
         while held < peak_bytes:
-            unit = min(unit_bytes, peak_bytes - held)
+            unit = min(4 * MIB, peak_bytes - held)
             held += unit
             yield fill(unit, unit / bytes_per_s)
         while end_s is None:
@@ -180,78 +180,51 @@ def _idle_pods(count: int) -> list[SimPod]:
 # The loads
 
 
+def _pods(
+    name: str, count: int, behaviour: Callable[[], Behaviour], limit_mib: int, gap_s: Callable[[], float]
+) -> list[SimPod]:
+    """Return pods with numbered names; the n-th starts at n times `gap_s`. Both functions are called for each pod."""
+    return [SimPod(f"{name}-{n}", behaviour(), limit_bytes=limit_mib * MIB, start_s=n * gap_s()) for n in range(count)]
+
+
 def _leakers(chance: Random) -> Node:
-    pods = [
-        SimPod(
-            f"leaker-{n}",
-            leak(int(chance.uniform(400, 540)) * MIB, chance.uniform(10, 30) * MIB, end_s=chance.uniform(8, 16)),
-            limit_bytes=550 * MIB,
-            start_s=n * chance.uniform(0.1, 0.5),
-        )
-        for n in range(10)
-    ]
-    return Node(pods)
+    def leaker() -> Behaviour:
+        return leak(int(chance.uniform(400, 540)) * MIB, chance.uniform(10, 30) * MIB, end_s=chance.uniform(8, 16))
+
+    return Node(_pods("leaker", 10, leaker, 550, lambda: chance.uniform(0.1, 0.5)))
 
 
 def _slow(
     chance: Random, cpus: int, base_mib: int, peaks: tuple[int, int], speeds: tuple[float, float], rounds: int
 ) -> Node:
-    pods = [
-        SimPod(
-            f"slow-{n}",
-            Wave(
-                base_mib * MIB,
-                int(chance.uniform(*peaks)) * MIB,
-                chance.uniform(*speeds) * MIB,
-                rounds,
-                unit_bytes=MIB,
-            ),
-            limit_bytes=(peaks[1] + 10) * MIB,
-            start_s=n * chance.uniform(0.3, 1),
-        )
-        for n in range(12)
-    ]
-    return Node(pods, cpus=cpus)
+    def wave() -> Wave:
+        peak_bytes = int(chance.uniform(*peaks)) * MIB
+        return Wave(base_mib * MIB, peak_bytes, chance.uniform(*speeds) * MIB, rounds, unit_bytes=MIB)
+
+    return Node(_pods("slow", 12, wave, peaks[1] + 10, lambda: chance.uniform(0.3, 1)), cpus=cpus)
 
 
 def _bursts(chance: Random) -> Node:
-    pods = [
-        SimPod(
-            f"burst-{n}",
-            Wave(50 * MIB, int(chance.uniform(500, 800)) * MIB, 4e9, 6, stay_s=chance.uniform(0.5, 2)),
-            limit_bytes=820 * MIB,
-            start_s=0.3 * n,
-        )
-        for n in range(20)
-    ]
-    return Node(pods)
+    def wave() -> Wave:
+        return Wave(50 * MIB, int(chance.uniform(500, 800)) * MIB, 4e9, 6, stay_s=chance.uniform(0.5, 2))
+
+    return Node(_pods("burst", 20, wave, 820, lambda: 0.3))
 
 
 def _keepers(chance: Random) -> Node:
     keepers = [SimPod(f"keeper-{n}", leak(400 * MIB, 20 * MIB), limit_bytes=410 * MIB, lasts_s=_EVER) for n in range(5)]
-    jobs = [
-        SimPod(
-            f"job-{n}",
-            Wave(100 * MIB, 600 * MIB, 1e9, 8, unit_bytes=32 * MIB, work_s=0.2, random=chance.getrandbits(32)),
-            limit_bytes=610 * MIB,
-            start_s=0.3 * n,
-        )
-        for n in range(8)
-    ]
-    return Node([*keepers, *jobs])
+
+    def wave() -> Wave:
+        return Wave(100 * MIB, 600 * MIB, 1e9, 8, unit_bytes=32 * MIB, work_s=0.2, random=chance.getrandbits(32))
+
+    return Node([*keepers, *_pods("job", 8, wave, 610, lambda: 0.3)])
 
 
 def _large(chance: Random) -> Node:
-    pods = [
-        SimPod(
-            f"large-{n}",
-            Wave(200 * MIB, int(1.6 * GIB), chance.uniform(80, 400) * MIB, 2, stay_s=1.0),
-            limit_bytes=int(1.75 * GIB),
-            start_s=n * chance.uniform(0, 2),
-        )
-        for n in range(4)
-    ]
-    return Node(pods, cpus=8)
+    def wave() -> Wave:
+        return Wave(200 * MIB, int(1.6 * GIB), chance.uniform(80, 400) * MIB, 2, stay_s=1.0)
+
+    return Node(_pods("large", 4, wave, 1792, lambda: chance.uniform(0, 2)), cpus=8)
 
 
 def _beside_idle(chance: Random) -> Node:
@@ -268,38 +241,21 @@ def _beside_idle(chance: Random) -> Node:
 
 
 def _small(chance: Random) -> Node:
-    pods = [
-        SimPod(
-            f"small-{n}",
-            Wave(
-                15 * MIB,
-                int(chance.uniform(55, 78)) * MIB,
-                chance.uniform(5, 100) * MIB,
-                5,
-                unit_bytes=MIB,
-                work_s=0.05,
-                random=chance.getrandbits(32),
-            ),
-            limit_bytes=80 * MIB,
-            start_s=0.05 * n,
-        )
-        for n in range(110)
-    ]
-    return Node(pods, cpus=8, capacity_bytes=int(3.5 * GIB))
+    def wave() -> Wave:
+        peak_bytes, bytes_per_s = int(chance.uniform(55, 78)) * MIB, chance.uniform(5, 100) * MIB
+        seed = chance.getrandbits(32)
+        return Wave(15 * MIB, peak_bytes, bytes_per_s, 5, unit_bytes=MIB, work_s=0.05, random=seed)
+
+    return Node(_pods("small", 110, wave, 80, lambda: 0.05), cpus=8, capacity_bytes=int(3.5 * GIB))
 
 
 def _unlimited_one(chance: Random) -> Node:
     one = SimPod("unlimited", Wave(300 * MIB, int(3.4 * GIB), 200 * MIB, 3, stay_s=1.0), start_s=2)
-    jobs = [
-        SimPod(
-            f"job-{n}",
-            Wave(100 * MIB, 400 * MIB, 2e8, 15, work_s=0.2, random=chance.getrandbits(32)),
-            limit_bytes=410 * MIB,
-            start_s=0.5 * n,
-        )
-        for n in range(6)
-    ]
-    return Node([one, *jobs])
+
+    def wave() -> Wave:
+        return Wave(100 * MIB, 400 * MIB, 2e8, 15, work_s=0.2, random=chance.getrandbits(32))
+
+    return Node([one, *_pods("job", 6, wave, 410, lambda: 0.5)])
 
 
 def _unlimited(chance: Random, at_once: int, peaks: tuple[float, float], rounds: int) -> Node:
@@ -327,23 +283,11 @@ def _suffix(chance: Random) -> str:
 
 
 def _waiting(chance: Random) -> Node:
-    pods = [
-        SimPod(
-            f"waiting-{n}",
-            Wave(
-                150 * MIB,
-                300 * MIB,
-                chance.uniform(15, 40) * MIB,
-                4,
-                unit_bytes=37 * MIB,
-                random=chance.getrandbits(32),
-            ),
-            limit_bytes=300 * MIB,
-            start_s=0.2 * n,
-        )
-        for n in range(24)
-    ]
-    return Node(pods)
+    def wave() -> Wave:
+        bytes_per_s, seed = chance.uniform(15, 40) * MIB, chance.getrandbits(32)
+        return Wave(150 * MIB, 300 * MIB, bytes_per_s, 4, unit_bytes=37 * MIB, random=seed)
+
+    return Node(_pods("waiting", 24, wave, 300, lambda: 0.2))
 
 
 @dataclass(frozen=True, slots=True)
