@@ -22,7 +22,7 @@ from pathlib import Path
 from cgpause.ledger.record import XATTR
 from lab.bed.kubepods import make_uid
 from lab.vm.host import REPO, LabError, end_by_signal, say
-from lab.vm.machine import EXIT_LOST, Vm, VmLostError
+from lab.vm.machine import EXIT_LOST, Vm, try_twice
 from lab.vm.qemu import Machine
 
 UID = make_uid("reset", 0)
@@ -121,13 +121,13 @@ def run_vm() -> int:
     return 0
 
 
-def main(argv: Sequence[str], *, last_try: bool = False) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     end_by_signal()
     try:
         match list(argv):
             case []:
-                return run_vm()
+                return try_twice(run_vm)
             case ["before"]:
                 before()
             case ["after"]:
@@ -138,12 +138,6 @@ def main(argv: Sequence[str], *, last_try: bool = False) -> int:
             case _:
                 print(__doc__, file=sys.stderr)
                 return 2
-    except VmLostError as e:
-        if not last_try:
-            say(f"VM lost: {e}\ntrying once more, from the start")
-            return main(argv, last_try=True)
-        say(f"VM lost twice: {e}")
-        return EXIT_LOST
     except (LabError, OSError, subprocess.CalledProcessError) as e:
         say(str(e))
         return EXIT_LOST

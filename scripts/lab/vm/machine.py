@@ -13,7 +13,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -69,18 +69,10 @@ class Vm:
     folder out, `reset` is a power failure. All of them raise VmLostError when the guest is gone.
     """
 
-    def __init__(
-        self,
-        machine: Machine | None = None,
-        *,
-        repo: Path = REPO,
-        cache: Path | None = None,
-        extra: Path | None = None,
-    ) -> None:
+    def __init__(self, machine: Machine | None = None, *, extra: Path | None = None) -> None:
         self.machine = machine or Machine()
         self.boot_seconds = 0.0
-        self._repo = repo
-        self._cache = cache or cache_dir()
+        self._cache = cache_dir()
         self._extra = extra
         self._stack = contextlib.ExitStack()
         self._commands = 0
@@ -162,13 +154,13 @@ class Vm:
     def _boot(self) -> None:
         machine = self.machine
         image = ensure_image(self._cache, machine.suite, machine.packages, programs=machine.programs)
-        packages = ensure_packages(self._cache, self._repo, image.python_version)
-        names = source_files(self._repo)
-        wheel = ensure_wheel(self._cache, self._repo, names)
+        packages = ensure_packages(self._cache, REPO, image.python_version)
+        names = source_files(REPO)
+        wheel = ensure_wheel(self._cache, REPO, names)
         # The payload has no name, so that it never remains after the end of this process.
         payload = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
-        package = ensure_package(self._cache, self._repo, names, wheel)
-        write_payload(payload, self._repo, names, {"wheels": wheel, "debs": package, "with": self._extra})
+        package = ensure_package(self._cache, REPO, names, wheel)
+        write_payload(payload, REPO, names, {"wheels": wheel, "debs": package, "with": self._extra})
 
         self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cgpause-vm-")))
         self._console = self._folder / "console"
@@ -308,13 +300,22 @@ def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
     gets = [parse_get(text) for text in args.get]
     machine = Machine(args.memory, args.cpus, args.append, args.counted, args.suite, args.programs)
     deadline = time.monotonic() + args.timeout
+
+    def run() -> int:
+        with Vm(machine, extra=args.extra) as vm:
+            status = vm.run(command, timeout=max(1.0, deadline - time.monotonic()), terminal=args.terminal)
+            for guest_path, host_path in gets:
+                vm.fetch(guest_path, host_path)
+            return status
+
+    return try_twice(run)
+
+
+def try_twice(run: Callable[[], int]) -> int:
+    """Call `run`, and once more if its VM was lost; return its status, or EXIT_LOST if the VM was lost twice."""
     for last_try in (False, True):
         try:
-            with Vm(machine, extra=args.extra) as vm:
-                status = vm.run(command, timeout=max(1.0, deadline - time.monotonic()), terminal=args.terminal)
-                for guest_path, host_path in gets:
-                    vm.fetch(guest_path, host_path)
-                return status
+            return run()
         except VmLostError as e:
             say(f"VM lost: {e}")
             if not last_try:
