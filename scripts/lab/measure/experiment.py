@@ -159,21 +159,12 @@ class Wanted:
 
         In a list, loads come in the order of OVERSUBSCRIPTIONS: the most telling ones first.
         """
-        cells = [
-            [Cell(setting, share, ratio) for ratio in OVERSUBSCRIPTIONS for share in SHARES]
-            for setting in self.settings
-        ]
-        batches = [
-            [
-                Trial(cell, seed, arm)
-                for cell in boot
-                if cell.share in self.shares and cell.oversubscription in self.oversubscriptions
-                for arm in cell.arms
-                if arm in self.arms
-            ]
-            for seed in self.seeds
-            for boot in cells
-        ]
+        ratios = [ratio for ratio in OVERSUBSCRIPTIONS if ratio in self.oversubscriptions]
+        shares = [share for share in SHARES if share in self.shares]
+        batches = []
+        for seed, setting in itertools.product(self.seeds, self.settings):
+            cells = [Cell(setting, share, ratio) for ratio in ratios for share in shares]
+            batches.append([Trial(cell, seed, arm) for cell in cells for arm in cell.arms if arm in self.arms])
         return [batch for batch in batches if batch]
 
 
@@ -362,8 +353,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     run = actions.add_parser(
         "run", prog="scripts/bench experiment", help="run what is missing in docs/measurements/experiment.json"
     )
-    everything = Wanted()
-    run.add_argument("--settings", nargs="+", choices=tuple(ARMS), default=everything.settings)
+    run.add_argument("--settings", nargs="+", choices=tuple(ARMS), default=tuple(ARMS))
     run.add_argument("--shares", nargs="+", type=int, choices=SHARES, default=SHARES, help="limit = capacity / share")
     run.add_argument(
         "--oversub", nargs="+", type=float, choices=OVERSUBSCRIPTIONS, default=OVERSUBSCRIPTIONS, metavar="RATIO"

@@ -193,14 +193,7 @@ def _starting(cells: Sequence[Cell]) -> list[str]:
 
 def _noise(runs: Runs) -> list[str]:
     rows = [
-        [
-            str(run["cpus"]),
-            f"{run['steps_bytes'] / 2**20:.1f}",
-            str(run["samples"]),
-            str(run["pauses"]),
-            str(run["first"]),
-        ]
-        for run in runs
+        [run["cpus"], f"{run['steps_bytes'] / 2**20:.1f}", run["samples"], run["pauses"], run["first"]] for run in runs
     ]
     return table(["CPUs", "largest step, MiB", "samples", "pauses", "samples in which a pod went first"], rows, texts=0)
 
