@@ -15,7 +15,7 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -167,12 +167,9 @@ def measure(stage: Stage, count: int, states: Sequence[State]) -> list[Asked]:
         file = stage.tree.pod_path(stage.pod) / state.file
         if state.file:
             write(file, state.value)
-        asks: dict[str, Callable[[], list[Answer]]] = {
-            **{kind: (lambda kind=kind: stage.ask(kind, count)) for kind in NETWORK},  # type: ignore[misc]
-            EXEC: lambda container=container: stage.run_in(container, count),  # type: ignore[misc]
-        }
-        for kind, ask in asks.items():
-            asked.append(add_up(state.name, kind, ask()))
+        for kind in (*NETWORK, EXEC):
+            answers = stage.run_in(container, count) if kind == EXEC else stage.ask(kind, count)
+            asked.append(add_up(state.name, kind, answers))
             say(f"{asked[-1]}")
         if state.file:
             write(file, state.back)

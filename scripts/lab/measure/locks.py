@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from lab.bed.frame import own_bed, print_result
 from lab.bed.kubepods import enable_controllers, write
+from lab.measure.liveness import State
 from lab.vm.host import say
 
 TMPFS: Final = "/dev/shm"  # noqa: S108 - a tmpfs everywhere, and the file has no name
@@ -33,16 +34,6 @@ WAITS: Final = 20
 PERIOD_S: Final = 0.13
 """Time in seconds from the end of one wait to the start of the next: not a multiple of a quota's period."""
 UNHELD: Final = "max 100000"
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """A way to pause the pod."""
-
-    name: str
-    file: str
-    value: str
-    back: str
 
 
 STATES: Final = (
