@@ -263,13 +263,7 @@ def _unlimited(chance: Random, at_once: int, peaks: tuple[float, float], rounds:
     pods = [
         SimPod(
             f"unlimited-7d9f8b6c5d-{_suffix(chance)}",
-            Wave(
-                100 * MIB,
-                int(chance.uniform(*peaks) * _CAPACITY),
-                chance.uniform(50, 300) * MIB,
-                rounds,
-                stay_s=1.0,
-            ),
+            Wave(100 * MIB, int(chance.uniform(*peaks) * _CAPACITY), chance.uniform(50, 300) * MIB, rounds, stay_s=1.0),
             request_bytes=_CAPACITY // at_once,
         )
         for n in range(4 * at_once)

@@ -60,14 +60,7 @@ class Recorder:
 
 def record(arm: str, work: int, worker: Path) -> dict[str, Any]:
     """Run one arm; return its results, its memory use and its jobs for the picture."""
-    plan = Plan(
-        setting=Setting.KUBEPODS,
-        share=SHARE,
-        oversubscription=OVERSUBSCRIPTION,
-        arm=arm,
-        seed=SEED,
-        work=work,
-    )
+    plan = Plan(setting=Setting.KUBEPODS, share=SHARE, oversubscription=OVERSUBSCRIPTION, arm=arm, seed=SEED, work=work)
     recorder = Recorder()
     with own_bed("timeline") as (parent, folder):
         result = run_trial(plan, parent, folder, worker, Observer(recorder.on_event, recorder.on_look))
