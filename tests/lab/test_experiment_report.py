@@ -10,17 +10,10 @@ from typing import Any
 import pytest
 from helpers.experiments import EVERYTHING, make_results, well
 from lab.measure.experiment import Wanted
-from lab.measure.experiment_results import Cell, Results, Trial, load
+from lab.measure.experiment_results import Results, Trial, load
 from lab.pages.experiment_plots import ticks
 from lab.pages.experiment_report import PLOTS, REPORT, publish, render
 from lab.vm.host import REPO
-
-CELL = Cell("kubepods", 16, 1.5)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "experiment.json"
 
 
 def test_a_report_on_nothing_says_so() -> None:
