@@ -221,36 +221,13 @@ RECIPE_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A built image: the files that QEMU and ssh need."""
+    """A built image."""
 
     folder: Path
+    """It has the kernel `vmlinuz`, its `initrd`, the root filesystem `root.ext4`, the private key `ssh_key` of root's
+    login, and `known_hosts` with the guest's host key under the alias `cgpause-vm`."""
     kernel_release: str
     python_version: str  # "3.11"
-
-    @property
-    def kernel(self) -> Path:
-        """The kernel for QEMU."""
-        return self.folder / "vmlinuz"
-
-    @property
-    def initrd(self) -> Path:
-        """Its initial RAM disk."""
-        return self.folder / "initrd"
-
-    @property
-    def disk(self) -> Path:
-        """The root filesystem."""
-        return self.folder / "root.ext4"
-
-    @property
-    def ssh_key(self) -> Path:
-        """The private key for root's login."""
-        return self.folder / "ssh_key"
-
-    @property
-    def known_hosts(self) -> Path:
-        """The guest's host key, under the alias `cgpause-vm`."""
-        return self.folder / "known_hosts"
 
 
 def recipe_key(suite: str, arch: str, packages: Iterable[str]) -> str:

@@ -164,7 +164,7 @@ class Vm:
 
         self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cgpause-vm-")))
         self._console = self._folder / "console"
-        self._accel = COUNTED if self.machine.counted else accelerator(self._cache, image.kernel)
+        self._accel = COUNTED if self.machine.counted else accelerator(self._cache, image.folder / "vmlinuz")
         self._image, self._port = image, free_port()
         command = qemu_command(
             self.machine,
@@ -209,9 +209,9 @@ class Vm:
         """Open the connection that all commands share: an emulated CPU needs a second for each key exchange."""
         control = self._folder / f"ssh-{self._boots()}"
         options = {
-            "IdentityFile": self._image.ssh_key,
+            "IdentityFile": self._image.folder / "ssh_key",
             "IdentitiesOnly": "yes",
-            "UserKnownHostsFile": self._image.known_hosts,
+            "UserKnownHostsFile": self._image.folder / "known_hosts",
             "HostKeyAlias": "cgpause-vm",
             "StrictHostKeyChecking": "yes",
             "HostName": "127.0.0.1",

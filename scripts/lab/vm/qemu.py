@@ -59,9 +59,9 @@ def qemu_command(
         *("-smp", str(machine.cpus), "-m", machine.memory),
         *("-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio"),
         *(() if machine.resets else ("-no-reboot",)),
-        *("-kernel", str(image.kernel), "-initrd", str(image.initrd)),
+        *("-kernel", str(image.folder / "vmlinuz"), "-initrd", str(image.folder / "initrd")),
         *("-append", f"{KERNEL_COMMAND_LINE} {machine.append}".strip()),
-        *("-drive", f"{quick},snapshot=on,file={_escaped(image.disk)}"),  # vda
+        *("-drive", f"{quick},snapshot=on,file={_escaped(image.folder / 'root.ext4')}"),  # vda
         *("-drive", f"{quick},readonly=on,file={_escaped(payload)}"),  # vdb
         *("-drive", f"{quick},snapshot=on,file={_escaped(packages)}"),  # vdc
         *("-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{ssh_port}-:22"),
