@@ -8,7 +8,6 @@ which the pod has a transaction open.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import os
@@ -329,16 +328,13 @@ def run() -> dict[str, Any]:
     return {**about, "effects": found}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit code."""
-    parser = argparse.ArgumentParser(description="What a pause does to a lease, a database and connections.")
-    parser.add_argument("--inside", nargs=2, metavar=("FOLDER", "PORT"), help=argparse.SUPPRESS)
-    parser.add_argument("--busy", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
-    if args.inside is not None:
-        inside(Path(args.inside[0]), int(args.inside[1]), busy=args.busy)
+def main(argv: Sequence[str]) -> int:
+    """Measure, or do the pod's work; return the exit status."""
+    match argv:
+        case ["--inside", folder, port, *rest]:
+            inside(Path(folder), int(port), busy="--busy" in rest)
     return print_result("pause_effects", run)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

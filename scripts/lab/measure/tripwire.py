@@ -8,7 +8,6 @@ status 1: the bed failed, or swing never reached the tripwire.
 
 from __future__ import annotations
 
-import argparse
 import json
 import mmap
 import platform
@@ -165,20 +164,17 @@ def run() -> dict[str, Any]:
     return {**about, "waits": found}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit code."""
-    parser = argparse.ArgumentParser(description="How long a pod waits while another one crosses the tripwire.")
-    parser.add_argument("--swing", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--neighbour", type=Path, nargs=2, metavar="FILE", help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
-    if args.swing:
-        swing()
-        return 0
-    if args.neighbour is not None:
-        neighbour(*args.neighbour)
-        return 0
-    return print_result("tripwire", run)
+def main(argv: Sequence[str]) -> int:
+    """Measure, or do the work of one of the pods; return the exit status."""
+    match argv:
+        case ["--swing"]:
+            swing()
+        case ["--neighbour", result, stop]:
+            neighbour(Path(result), Path(stop))
+        case _:
+            return print_result("tripwire", run)
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

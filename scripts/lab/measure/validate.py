@@ -9,7 +9,6 @@ arms are simulated with these costs; nothing is fitted to them.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -182,10 +181,8 @@ def validate(results: Results, reclaim_s: float) -> dict[str, Any]:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    parser = argparse.ArgumentParser(prog="lab.measure.validate", description="The simulation beside the experiment.")
-    parser.add_argument("reclaim", type=Path, metavar="RECLAIM", help="JSON of lab.measure.reclaim")
-    args = parser.parse_args(argv)
-    return print_result("validate", lambda: validate(load(RESULTS), read_reclaim_cost(args.reclaim)))
+    (reclaim,) = argv
+    return print_result("validate", lambda: validate(load(RESULTS), read_reclaim_cost(Path(reclaim))))
 
 
 if __name__ == "__main__":
