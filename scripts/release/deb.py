@@ -68,7 +68,7 @@ only pods that a rule allows."""
 SCRIPTS = ("preinst", "postinst", "prerm", "postrm")
 
 
-def build_package(folder: Path, wheel: Path, cache: Path, repo: Path = REPO) -> Path:
+def build_package(folder: Path, wheel: Path, cache: Path) -> Path:
     """Build cgpause_VERSION_all.deb into `folder` from a wheel of the working tree, and return its path.
 
     Two builds of the same commit have the same bytes.
@@ -91,8 +91,8 @@ def build_package(folder: Path, wheel: Path, cache: Path, repo: Path = REPO) -> 
         rtupdate = root / "usr/share/python3/runtime.d/cgpause.rtupdate"
         _write(rtupdate, (DEBIAN / "rtupdate").read_text())
         rtupdate.chmod(0o755)
-        epoch = source_epoch(repo)
-        _write_documents(root, repo, version, licenses, epoch)
+        epoch = source_epoch()
+        _write_documents(root, version, licenses, epoch)
         _write_control(root, version)
         for path in (root, *root.rglob("*")):
             if not path.is_symlink():  # independent of the umask and of a temporary folder's mode
@@ -150,22 +150,22 @@ def _add_bundled(root: Path, folder: Path) -> dict[str, str]:
     return licenses
 
 
-def source_epoch(repo: Path) -> int:
+def source_epoch() -> int:
     """Return SOURCE_DATE_EPOCH, else the time of the last commit, else that of the newest source; in Unix seconds."""
     given = os.environ.get("SOURCE_DATE_EPOCH")
     if given:
         return int(given)
-    last = subprocess.run(["git", "-C", repo, "log", "-1", "--format=%ct"], capture_output=True, text=True, check=False)
+    last = subprocess.run(["git", "-C", REPO, "log", "-1", "--format=%ct"], capture_output=True, text=True, check=False)
     if last.returncode == 0:
         return int(last.stdout)
-    return int(max(path.stat().st_mtime for path in [repo / "pyproject.toml", *(repo / "cgpause").rglob("*.py")]))
+    return int(max(path.stat().st_mtime for path in [REPO / "pyproject.toml", *(REPO / "cgpause").rglob("*.py")]))
 
 
-def _write_documents(root: Path, repo: Path, version: str, licenses: dict[str, str], epoch: int) -> None:
+def _write_documents(root: Path, version: str, licenses: dict[str, str], epoch: int) -> None:
     documents = root / "usr/share/doc/cgpause"
     texts = {name: textwrap.indent(_paragraphs(text), " ") for name, text in licenses.items()}
     _write(documents / "copyright", (DEBIAN / "copyright").read_text().format(**texts))
-    maintainer = _field("Maintainer")
+    (maintainer,) = re.findall(r"^Maintainer: (.+)$", (DEBIAN / "control").read_text(), re.MULTILINE)
     changes = f"""\
 cgpause ({version}) unstable; urgency=medium
 
@@ -174,7 +174,7 @@ cgpause ({version}) unstable; urgency=medium
  -- {maintainer}  {formatdate(epoch)}
 """
     _write_compressed(documents / "changelog.gz", changes)
-    _write_compressed(documents / "CHANGELOG.md.gz", (repo / "CHANGELOG.md").read_text())
+    _write_compressed(documents / "CHANGELOG.md.gz", (REPO / "CHANGELOG.md").read_text())
     for page in (root / "usr/share/man").rglob("*.[0-9]"):
         _write_compressed(page.with_name(f"{page.name}.gz"), page.read_text())
         page.unlink()
@@ -183,12 +183,6 @@ cgpause ({version}) unstable; urgency=medium
 def _paragraphs(text: str) -> str:
     """Return a text for a copyright file, with a full stop for each empty line."""
     return "\n".join(line.strip() or "." for line in text.strip().splitlines())
-
-
-def _field(name: str) -> str:
-    found = re.search(rf"^{name}: (.+)$", (DEBIAN / "control").read_text(), re.MULTILINE)
-    assert found
-    return found[1]
 
 
 def _write_control(root: Path, version: str) -> None:

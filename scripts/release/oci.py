@@ -123,7 +123,7 @@ def main(argv: Sequence[str]) -> int:
         with tempfile.TemporaryDirectory(prefix="cgpause-wheel-") as scratch:
             wheel = build_wheel(Path(scratch), REPO)
             package = build_package(Path(scratch), wheel, cache_dir())
-            print(build_image(folder, package, source_epoch(REPO), arch))
+            print(build_image(folder, package, source_epoch(), arch))
     except LabError as e:
         say(str(e))
         return 1

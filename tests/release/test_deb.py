@@ -60,7 +60,7 @@ def test_lintian_finds_nothing(package: Path) -> None:
 def test_the_same_twice_is_the_same_bytes(
     package: Path, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(deb.source_epoch(REPO)))
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(deb.source_epoch()))
 
     again = deb.build_package(tmp_path, wheel, cache_dir())
 
