@@ -23,7 +23,7 @@ from typing import Protocol
 from cgpause.policy.level import AIRBAG_PCT
 from lab.bed.daemon_process import OOM_SCORE_ADJ, DaemonLog, DaemonProcess
 from lab.bed.kubepods import MIB, read_keyed, write
-from lab.vm.host import REPO, LabError
+from lab.vm.host import REPO, LabError, run_tool
 from lab.vm.image import PEERS_WANTED
 
 SLICE = "cgpauselab.slice"
@@ -138,12 +138,9 @@ def systemctl(*words: str) -> str:
     """Run systemctl and return its output.
 
     Raises:
-        LabError: systemctl failed.
+        ToolError: systemctl failed.
     """
-    done = subprocess.run(["systemctl", *words], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise LabError(f"systemctl {' '.join(words)}: {done.stderr.strip()}")
-    return done.stdout.strip()
+    return run_tool(["systemctl", *words]).strip()
 
 
 @dataclass(frozen=True, slots=True)

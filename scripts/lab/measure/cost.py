@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import functools
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,7 +30,7 @@ from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid, read_keyed
 from lab.bed.stage import own_slice, read_meminfo
 from lab.measure.bench import CGROUP_ROOT, USUAL_PODS, environment
 from lab.vm.build import ensure_program
-from lab.vm.host import REPO, LabError, say
+from lab.vm.host import REPO, LabError, run_tool, say
 
 SETTLE_S = 12.0
 """Time in seconds before a measurement: for the start, the first walks of the tree and the first periodic work."""
@@ -121,8 +120,7 @@ def make_arms() -> list[Arm]:
     ours = [
         Arm(name, lambda: __version__, functools.partial(_cgpause, config=config)) for name, config in CGPAUSE.items()
     ]
-    query = ("dpkg-query", "--show", "--showformat=${Version}")
-    peers = [Arm(name, functools.partial(_run, *query, name), functools.partial(_peer, name)) for name in PEERS]
+    peers = [Arm(name, functools.partial(_package_version, name), functools.partial(_peer, name)) for name in PEERS]
     return [*ours, *peers]
 
 
@@ -137,13 +135,13 @@ def _cgpause(place: Place, config: str) -> Iterator[Path]:
     daemon = [sys.executable, "-m", "cgpause.daemon", "--config", str(path)]
     daemon += ["--cgroup-root", str(place.parent), "--log-dir", str(place.log_dir)]
     # This call returns when the daemon has notified systemd that it is ready.
-    _run("systemd-run", "--quiet", f"--unit={_UNIT}", *options, "--", *daemon)
+    run_tool(["systemd-run", "--quiet", f"--unit={_UNIT}", *options, "--", *daemon])
     try:
         yield CGROUP_ROOT / systemctl("show", "-p", "ControlGroup", "--value", _UNIT).lstrip("/")
     finally:
         state = systemctl("show", "-p", "ActiveState", "--value", _UNIT)
         if state != "active":
-            said = _run("journalctl", "--quiet", "--output=cat", "--lines=40", f"--unit={_UNIT}")
+            said = run_tool(["journalctl", "--quiet", "--output=cat", "--lines=40", f"--unit={_UNIT}"])
             systemctl("reset-failed", _UNIT)
             raise LabError(f"cgpause did not last, it is {state}:\n{said}")
         systemctl("stop", _UNIT)
@@ -155,11 +153,8 @@ def _peer(name: str, place: Place) -> Iterator[Path]:
         yield running.cgroup
 
 
-def _run(*argv: str) -> str:
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        raise LabError(f"{' '.join(argv)} failed: {done.stderr.strip()}")
-    return done.stdout
+def _package_version(name: str) -> str:
+    return run_tool(["dpkg-query", "--show", "--showformat=${Version}", name])
 
 
 def parse_wakeups(sched: str) -> int:
@@ -345,7 +340,7 @@ def measure(arm: Arm, node: Node) -> dict[str, Any]:
 def measure_phase(phase: str) -> dict[str, Any]:
     """Measure every daemon, one at a time, in one of PHASES, on a node with sleeping pods."""
     # As after an install: a daemon that compiled its modules itself would use more memory.
-    _run(sys.executable, "-m", "compileall", "-q", str(REPO / "cgpause"))
+    run_tool([sys.executable, "-m", "compileall", "-q", REPO / "cgpause"])
     total_bytes = read_meminfo().total_bytes
     daemons = []
     with tempfile.TemporaryDirectory(prefix="cgpause-cost.") as name:

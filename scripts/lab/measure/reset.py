@@ -21,7 +21,7 @@ from pathlib import Path
 
 from cgpause.ledger.record import XATTR
 from lab.bed.kubepods import make_uid
-from lab.vm.host import REPO, LabError, end_by_signal, say
+from lab.vm.host import REPO, LabError, end_by_signal, run_tool, say
 from lab.vm.machine import EXIT_LOST, Vm, try_twice
 from lab.vm.qemu import Machine
 
@@ -53,12 +53,9 @@ def ask(*words: str) -> str:
     """Run `cgpause` and return its output.
 
     Raises:
-        LabError: the command failed.
+        ToolError: the command failed.
     """
-    done = subprocess.run([CGPAUSE, *words], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise LabError(f"cgpause {' '.join(words)} ended with {done.returncode}: {done.stderr.strip()}")
-    return done.stdout
+    return run_tool([CGPAUSE, *words])
 
 
 def hold() -> None:

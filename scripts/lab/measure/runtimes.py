@@ -23,7 +23,7 @@ from inotify_simple import INotify, flags
 
 from lab.bed.frame import own_bed, print_result, wait_until
 from lab.bed.kubepods import enable_controllers, make_cgroup, scope_name
-from lab.vm.host import LabError, say
+from lab.vm.host import LabError, run_tool, say
 
 RUNTIMES: Final = ("crun", "runc")
 STARTS: Final = 20
@@ -34,8 +34,8 @@ _WAIT_S: Final = 60
 def make_bundle(runtime: str, folder: Path, cgroups_path: str) -> None:
     """Make an OCI bundle whose root is a bind mount of this machine's root file system."""
     (folder / "rootfs").mkdir()
-    _do("mount", "--bind", "/", str(folder / "rootfs"))
-    subprocess.run([runtime, "spec"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    run_tool(["mount", "--bind", "/", folder / "rootfs"])
+    run_tool([runtime, "spec"], cwd=folder)
     config = folder / "config.json"
     spec = json.loads(config.read_text())
     spec["root"] = {"path": "rootfs", "readonly": True}
@@ -61,11 +61,11 @@ def start_once(runtime: str, bundle: Path, pod: Path) -> float:
         try:
             if creating.returncode:
                 raise LabError(f"{runtime} create failed: {out.read_text()}")
-            _do(runtime, "start", "measured")
+            run_tool([runtime, "start", "measured"])
             failure = f"the program that {runtime} started said nothing in {_WAIT_S} s"
             wait_until(lambda: out.read_text().endswith("\n"), _WAIT_S, failure, poll_s=0.01)
         finally:
-            _do(runtime, "delete", "--force", "measured")
+            run_tool([runtime, "delete", "--force", "measured"])
     return (int(out.read_text()) - made_ns) / 1e6
 
 
@@ -86,18 +86,10 @@ def measure(runtime: str, parent: Path) -> dict[str, Any]:
         try:
             times = [start_once(runtime, bundle, pod) for _ in range(STARTS)]
         finally:
-            _do("umount", str(bundle / "rootfs"))
+            run_tool(["umount", bundle / "rootfs"])
     say(f"{runtime}: {min(times):.0f} to {max(times):.0f} ms")
-    (version, *_) = subprocess.run([runtime, "--version"], capture_output=True, text=True, check=True).stdout.split(
-        "\n"
-    )
+    version = run_tool([runtime, "--version"]).partition("\n")[0]
     return {"runtime": version, "times_ms": [round(time_ms, 1) for time_ms in times]}
-
-
-def _do(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise LabError(f"{' '.join(command)}: {done.stderr.strip()}")
 
 
 def measure_all() -> dict[str, Any]:
