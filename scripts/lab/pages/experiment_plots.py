@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -26,7 +25,7 @@ from lab.measure.experiment_results import (
 )
 from lab.pages.experiment_claims import Evidence
 from lab.pages.experiment_report import PLOTS
-from lab.pages.picture import save
+from lab.pages.picture import picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +75,7 @@ def draw_plot(file: str, results: Results, path: Path) -> None:
     measured = results.measured()
     rows = [row for row in _ROWS[file] if any(result.trial.cell.setting == row.setting for result in measured)]
     evidence = Evidence(results)
-    with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(11, 1.3 + 2.5 * len(rows)), layout="constrained")
+    with picture(path, height=1.3 + 2.5 * len(rows)) as figure:
         panels = figure.subplots(len(rows), len(SHARES), sharex=True, sharey="row", squeeze=False)
         seen: set[str] = set()
         for number, row in enumerate(rows):
@@ -98,7 +96,6 @@ def draw_plot(file: str, results: Results, path: Path) -> None:
             panel.set_xlabel("oversubscription, %")
         _name_arms(figure, panels[0][0], [arm for arm in ALL_ARMS if arm in seen])
         figure.suptitle(f"{PLOTS[file]}\n{_where(results, measured)}", fontsize=10)
-        save(figure, path)
 
 
 def ticks(low: float, high: float) -> list[float]:

@@ -282,7 +282,7 @@ def publish(results: Results, folder: Path, *, label: str = "", draw: bool = Tru
     try:
         from lab.pages.experiment_plots import draw_plot  # noqa: PLC0415 - matplotlib is a development tool
     except ModuleNotFoundError as e:
-        if e.name != "matplotlib":
+        if (e.name or "").partition(".")[0] != "matplotlib":
             raise
         return f"wrote {REPORT}, and no plots: matplotlib is not installed (pip install 'cgpause[dev]')"
     for file in PLOTS:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+from collections.abc import Iterator
 from pathlib import Path
 
+import matplotlib as mpl
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -13,12 +16,20 @@ _COLOURS = 96
 _DPI = 110
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG.
+@contextlib.contextmanager
+def picture(path: Path, height: float) -> Iterator[Figure]:
+    """Yield an empty figure of this height in inches; write it as PNG at the end.
 
     Raises:
         OSError: the file cannot be written.
     """
+    with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(11, height), layout="constrained")
+        yield figure
+        _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=_DPI)
     with Image.open(image) as drawn:

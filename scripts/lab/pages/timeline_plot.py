@@ -11,14 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from lab.bed.arms import STOCK
 from lab.bed.kubelet import EventKind
-from lab.pages.picture import save
+from lab.pages.picture import picture
 from lab.pages.report import COUNTED_MACHINE, dated
 from lab.vm.host import REPO
 
@@ -68,8 +66,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     """
     (run,) = results["runs"]
     arms = run["arms"]
-    with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(11, 6.4), layout="constrained")
+    with picture(path, height=6.4) as figure:
         panels = figure.subplots(
             2, len(arms), sharex=True, sharey="row", squeeze=False, gridspec_kw={"height_ratios": [1, 2.4]}
         )
@@ -90,7 +87,6 @@ def draw(results: dict[str, Any], path: Path) -> None:
             f"Linux {run['kernel']}, {COUNTED_MACHINE}; {results['date']}; {results['commit']}",
             fontsize=10,
         )
-        save(figure, path)
 
 
 def _draw_memory(panel: Axes, arm: dict[str, Any]) -> None:
