@@ -12,16 +12,8 @@ Yaml = Mapping[str, Any]
 
 _POD = frozenset(
     [
-        "nodeSelector",
-        "tolerations",
-        "priorityClassName",
-        "automountServiceAccountToken",
-        "enableServiceLinks",
-        "hostPID",
-        "terminationGracePeriodSeconds",
-        "securityContext",
-        "containers",
-        "volumes",
+        *("nodeSelector", "tolerations", "priorityClassName", "automountServiceAccountToken", "enableServiceLinks"),
+        *("hostPID", "terminationGracePeriodSeconds", "securityContext", "containers", "volumes"),
     ]
 )
 _CONTAINER = frozenset(
@@ -32,13 +24,8 @@ _CONTAINER = frozenset(
 )
 _SECURITY = frozenset(
     [
-        "runAsUser",
-        "runAsGroup",
-        "runAsNonRoot",
-        "privileged",
-        "allowPrivilegeEscalation",
-        "readOnlyRootFilesystem",
-        "capabilities",
+        *("runAsUser", "runAsGroup", "runAsNonRoot", "privileged", "allowPrivilegeEscalation"),
+        *("readOnlyRootFilesystem", "capabilities"),
     ]
 )
 _UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
