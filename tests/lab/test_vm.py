@@ -13,9 +13,8 @@ import pytest
 from helpers.terminals import TerminalProgram
 from lab.vm import machine as vm
 from lab.vm.apt_source import AptSource, apt_options, choose_source, find_keyring, parse_targets
-from lab.vm.hooks import WHEELS_HOOK
 from lab.vm.host import LabError, ToolError, building, cache_dir, run_tool
-from lab.vm.image import READY, Image, packages_of
+from lab.vm.image import READY, WHEELS_HOOK, Image, packages_of
 from lab.vm.payload import guest_requirements, packages_key, source_files, wheel_inputs, write_payload
 from lab.vm.qemu import TCG, Machine, qemu_command
 
