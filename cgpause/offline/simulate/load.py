@@ -6,13 +6,16 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cgpause.core.model import Workload
 from cgpause.offline.simulate.kubelet import Backoff, request_bytes
-from cgpause.offline.simulate.pods import RECLAIM_S, Probe, SimPod
+from cgpause.offline.simulate.pods import MIB, RECLAIM_S, Probe, SimPod
 from cgpause.offline.simulate.service import Surge, surging
 from cgpause.offline.simulate.worker import Work, job_seeds, volatile
+
+if TYPE_CHECKING:
+    from cgpause.offline.simulate.workload import Lasting
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +37,6 @@ class Jobs:
     every_s: float = 0.0
     """Time from one pod to the next."""
     priority: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Lasting:
-    """Lasting pods of one kind: of a service, or of a DaemonSet."""
-
-    name: str
-    count: int | None
-    """Number of pods; None: one on each node."""
-    limit_bytes: int
-    request_bytes: int
-    surge: Surge
-    probe: Probe | None
-    """Their probe; None: no process listens, so the daemon takes them for batch."""
-    latency_s: float | None = None
-    """Longest allowed time without an answer."""
-    protected: bool = False
-    priority: int = 0
-    lasts_s: float = math.inf
-    starts_s: float = 0.0
-    """Running time of a container before it answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,17 +149,22 @@ def make_daemons(load: Load, seed: int, node: int) -> Iterator[SimPod]:
 
 
 def _lasting(load: Load, kind: Lasting, name: str, seed: int) -> SimPod:
+    machine = load.machine
+    surge = Surge(
+        kind.base_mib * MIB, kind.surge_mib * MIB, kind.surge_s, kind.rest_s, machine.page_s, machine.charged_bytes
+    )
+    probe = Probe(kind.probe_period_s, kind.probe_timeout_s, kind.probe_failures, kind.probe_initial_delay_s)
     return SimPod(
         name,
-        surging(kind.surge, f"{name} {seed}"),
+        surging(surge, f"{name} {seed}"),
         kind=kind.name,
-        limit_bytes=kind.limit_bytes,
-        workload=Workload.BATCH if kind.probe is None else Workload.SERVICE,
+        limit_bytes=kind.limit * MIB,
+        workload=Workload.SERVICE if kind.listens else Workload.BATCH,
         priority=kind.priority,
         protected="by the workload" if kind.protected else None,
-        probe=kind.probe,
-        starts_s=kind.starts_s,
-        request_bytes=kind.request_bytes,
-        backoff=Backoff(load.machine.backoff_scale),
-        lasts_s=kind.lasts_s,
+        probe=probe if kind.listens else None,
+        starts_s=kind.starts_s if kind.listens else 0.0,
+        request_bytes=kind.request * MIB,
+        backoff=Backoff(machine.backoff_scale),
+        lasts_s=math.inf if kind.lasts_s is None else kind.lasts_s,
     )

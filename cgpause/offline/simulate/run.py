@@ -9,10 +9,11 @@ from statistics import fmean
 from cgpause.config.settings import Config
 from cgpause.offline.simulate.cluster import Cluster
 from cgpause.offline.simulate.engine import START_S
-from cgpause.offline.simulate.load import Jobs, Lasting, Load, make_daemons, make_pods, make_services
+from cgpause.offline.simulate.load import Jobs, Load, make_daemons, make_pods, make_services
 from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import SimPod
 from cgpause.offline.simulate.service import Span, silences
+from cgpause.offline.simulate.workload import Lasting
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def _group(kind: Jobs | Lasting, members: Sequence[tuple[SimNode, SimPod]]) -> G
     finishes = [pod.finished_s for pod in pods if pod.finished_s is not None]
     holds = [end_s - since_s for node, pod in members for since_s, end_s in node.hold_spans(pod)]
     silent = late = None
-    if isinstance(kind, Lasting):
+    if not isinstance(kind, Jobs):
         silent = [
             length_s
             for node, pod in members

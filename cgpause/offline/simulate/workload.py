@@ -3,7 +3,6 @@
 This module has no postponed annotations: `options` needs the types themselves.
 """
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,9 +11,8 @@ from typing import ClassVar
 from cgpause.config.load import load_options
 from cgpause.config.options import Conflict, Option, option
 from cgpause.offline.simulate.kubelet import request_bytes
-from cgpause.offline.simulate.load import Jobs, Lasting, Load, Machine
+from cgpause.offline.simulate.load import Jobs, Load, Machine
 from cgpause.offline.simulate.pods import MIB, Probe
-from cgpause.offline.simulate.service import Surge
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 MAX_JOBS = 1_000_000
@@ -211,11 +209,20 @@ class ServicesOptions(_LastingOptions):
 class DaemonSetsOptions(_LastingOptions):
     """A DaemonSet: one pod on every node, before everything else."""
 
+    count: ClassVar[None] = None
+    """As many pods as nodes."""
+    lasts_s: ClassVar[None] = None
+    """Its pods stay until the last job has finished."""
+
     listens: bool = field(
         default=False,
         metadata=option("Whether it listens on TCP: then it is a service to the daemon, and is probed."),
     )
     protected: bool = field(default=True, metadata=option("Whether it may never be paused."))
+
+
+Lasting = ServicesOptions | DaemonSetsOptions
+"""Lasting pods of one kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,29 +337,6 @@ def make_load(name: str, workload: WorkloadOptions) -> Load:
         jobs,
         nodes.count,
         nodes.give_up_s,
-        lasting=tuple(_lasting(one, machine) for one in (*workload.services, *workload.daemonsets)),
+        lasting=(*workload.services, *workload.daemonsets),
         shuffled=workload.shuffled,
     )
-
-
-def _lasting(one: _LastingOptions, machine: Machine) -> Lasting:
-    service = one if isinstance(one, ServicesOptions) else None
-    return Lasting(
-        name=one.name,
-        count=None if service is None else service.count,
-        limit_bytes=one.limit * MIB,
-        request_bytes=one.request * MIB,
-        surge=Surge(
-            one.base_mib * MIB, one.surge_mib * MIB, one.surge_s, one.rest_s, machine.page_s, machine.charged_bytes
-        ),
-        probe=_probe(one) if one.listens else None,
-        latency_s=one.latency_s,
-        protected=one.protected,
-        priority=one.priority,
-        lasts_s=math.inf if service is None or service.lasts_s is None else service.lasts_s,
-        starts_s=one.starts_s if one.listens else 0.0,
-    )
-
-
-def _probe(one: _LastingOptions) -> Probe:
-    return Probe(one.probe_period_s, one.probe_timeout_s, one.probe_failures, one.probe_initial_delay_s)
