@@ -8,7 +8,7 @@ from typing import Any
 from cgpause.cli.output import console, print_rows
 from cgpause.core import durations
 from cgpause.core.errors import printable
-from cgpause.offline.simulate import command, groups
+from cgpause.offline.simulate import command
 
 _WIDE = 145
 """Terminal width from which all figures are shown, in columns."""
@@ -25,7 +25,7 @@ def print_simulation(values: dict[str, Any], *, wide: bool) -> None:
         _print([[("POLICY", policy["policy"]), *_figures(policy, wide=wide)] for policy in policies], texts=1)
         if len(policies[0]["groups"]) > 1:
             to.print()
-            _print(groups.rows(policies, wide=wide), texts=2)
+            _print(command.group_rows(policies, wide=wide), texts=2)
 
 
 def _print(rows: Sequence[Sequence[tuple[str, str]]], texts: int) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpause.config.settings import Config, HoldConfig
-from cgpause.offline.simulate.groups import rows
+from cgpause.offline.simulate.command import group_rows
 from cgpause.offline.simulate.load import Load, make_daemons, make_pods, make_services, queue
 from cgpause.offline.simulate.pods import MIB, Step
 from cgpause.offline.simulate.presets import PRESETS
@@ -198,7 +198,7 @@ def test_presets_fill_a_node_of_true_size_beyond_what_it_has(name: str) -> None:
 def test_a_narrow_table_of_the_groups_says_less_of_the_same() -> None:
     figures = asdict(group(simulate(load_of(), None, seed=1), "web"))
     policies = [{"policy": "none", "groups": [figures], "runs": [figures]}]
-    ((wide,), (narrow,)) = (rows(policies, wide=on) for on in (True, False))
+    ((wide,), (narrow,)) = (group_rows(policies, wide=on) for on in (True, False))
     assert [cell for cell in wide if cell in narrow] == narrow
     assert sum(len(text) for cell in narrow for text in cell) < 80
     assert dict(narrow)["RESTARTS"] == str(figures["restarts"])
