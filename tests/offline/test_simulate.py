@@ -22,9 +22,9 @@ from cgpause.offline.simulate.cluster import Cluster
 from cgpause.offline.simulate.engine import START_S
 from cgpause.offline.simulate.load import Jobs, Load, Machine, make_pods
 from cgpause.offline.simulate.node import SimNode
-from cgpause.offline.simulate.pods import MIB, SimPod, Step, fill
+from cgpause.offline.simulate.pods import MIB, PAGE, SimPod, Step, fill
 from cgpause.offline.simulate.run import simulate
-from cgpause.offline.simulate.worker import OVERHEAD_BYTES, PAGE, Work, job_seeds, splitmix64, volatile
+from cgpause.offline.simulate.worker import OVERHEAD_BYTES, Work, job_seeds, splitmix64, volatile
 from cgpause.policy.decide import Decision, State
 
 REPO = Path(__file__).parents[2]

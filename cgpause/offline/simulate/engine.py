@@ -18,7 +18,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from cgpause.core.model import Mechanism
-from cgpause.offline.simulate.pods import SimPod
+from cgpause.offline.simulate.pods import PAGE, SimPod
 
 if TYPE_CHECKING:
     from cgpause.offline.simulate.node import SimNode
@@ -28,7 +28,6 @@ START_S = 1000.0
 RECLAIM_TRIES = 18
 """Attempts of a process to reclaim memory at a full limit before it asks for an OOM kill: one before and one after the
 kernel drains the CPUs' advance charges, and MAX_RECLAIM_RETRIES more (try_charge_memcg(), mm/memcontrol.c)."""
-_PAGE = 4096
 
 
 class Group:
@@ -262,7 +261,7 @@ class Engine:
     def _end_try(self, pod: SimPod) -> None:
         """End an attempt: resume the step if a page is free; otherwise try again, or kill after the last attempt."""
         pod.tries_left -= 1
-        if self.held_bytes + _PAGE > self.room_bytes:
+        if self.held_bytes + PAGE > self.room_bytes:
             if pod.tries_left:
                 self._try(pod)
                 return

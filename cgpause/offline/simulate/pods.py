@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cgpause.offline.simulate.engine import Group
 
 MIB = 1 << 20
+PAGE = 4096
 FILL_BYTES_PER_S = 2246 * MIB
 """Speed at which a CPU touches new memory, in bytes per second (measured natively)."""
 RECLAIM_S = 10e-6
@@ -38,6 +39,11 @@ Behaviour = Callable[[], Iterator[Step]]
 def fill(grow_bytes: float, sleep_s: float = 0.0) -> Step:
     """Return a step that takes memory as fast as a CPU can touch it."""
     return Step(cpu_s=grow_bytes / FILL_BYTES_PER_S, grow_bytes=grow_bytes, sleep_s=sleep_s)
+
+
+def take(size_bytes: int, page_s: float, charged_bytes: int = 0, sleep_s: float = 0.0) -> Step:
+    """Return a step that takes memory page by page, each for `page_s`; the kernel charges `charged_bytes` besides."""
+    return Step(cpu_s=-(-size_bytes // PAGE) * page_s, grow_bytes=size_bytes + charged_bytes, sleep_s=sleep_s)
 
 
 @dataclass(frozen=True, slots=True)

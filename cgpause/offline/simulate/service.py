@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 
-from cgpause.offline.simulate.pods import MIB, Behaviour, Step
-from cgpause.offline.simulate.worker import PAGE
+from cgpause.offline.simulate.pods import MIB, Behaviour, Step, take
 
 STEPS = 32
 """Most steps of a surge; no step is smaller than 1 MiB."""
@@ -40,9 +39,6 @@ class Surge:
 def surging(surge: Surge, seed: str) -> Behaviour:
     """A pod that never ends; its first rest is drawn too, so that several do not surge at once."""
 
-    def take(size: int, charged: int = 0, sleep_s: float = 0.0) -> Step:
-        return Step(cpu_s=-(-size // PAGE) * surge.page_s, grow_bytes=size + charged, sleep_s=sleep_s)
-
     def run() -> Iterator[Step]:
         chance = Random(seed)  # noqa: S311 - repeatable, not secret
 
@@ -51,10 +47,10 @@ def surging(surge: Surge, seed: str) -> Behaviour:
 
         steps = max(1, min(STEPS, surge.surge_bytes // MIB))
         unit, pause_s = surge.surge_bytes // steps, surge.surge_s / steps
-        yield take(surge.base_bytes, surge.charged_bytes, rest_s() * chance.random())
+        yield take(surge.base_bytes, surge.page_s, surge.charged_bytes, rest_s() * chance.random())
         while True:
             for _ in range(steps):
-                yield take(unit, sleep_s=pause_s)
+                yield take(unit, surge.page_s, sleep_s=pause_s)
             # Without work and waiting no time would pass.
             yield Step(free_bytes=unit * steps, sleep_s=max(rest_s(), pause_s))
 

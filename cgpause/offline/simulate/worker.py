@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from cgpause.offline.simulate.pods import MIB, Behaviour, Step
+from cgpause.offline.simulate.pods import MIB, PAGE, Behaviour, Step, take
 
-PAGE = 4096
 OVERHEAD_BYTES = MIB
 """Bytes below the limit for memory that the kernel charges besides."""
 _MASK = (1 << 64) - 1
@@ -57,21 +56,18 @@ def volatile(limit_bytes: int, unit_bytes: int, rounds: int, seed: int, work: Wo
     if limit_bytes < 4 * OVERHEAD_BYTES:
         raise ValueError(f"a limit of {limit_bytes} bytes is too small: at least {4 * OVERHEAD_BYTES}")
 
-    def take(size: int, charged: int = 0) -> Step:
-        return Step(cpu_s=-(-size // PAGE) * work.page_s, grow_bytes=size + charged)
-
     def run() -> Iterator[Step]:
         hold = limit_bytes // 2 // PAGE * PAGE
         most = (limit_bytes - OVERHEAD_BYTES) // PAGE * PAGE - hold
         chance = splitmix64(seed)
-        take_unit, compute = take(unit_bytes), Step(cpu_s=work.unit_s, sleep_s=work.idle_s)
-        yield take(hold, work.charged_bytes)
+        take_unit, compute = take(unit_bytes, work.page_s), Step(cpu_s=work.unit_s, sleep_s=work.idle_s)
+        yield take(hold, work.page_s, work.charged_bytes)
         for _ in range(rounds):
             target = next(chance) % (most // PAGE + 1) * PAGE
             held = 0
             while held < target:
                 unit = min(unit_bytes, target - held)
-                yield take_unit if unit == unit_bytes else take(unit)
+                yield take_unit if unit == unit_bytes else take(unit, work.page_s)
                 yield compute
                 held += unit
             yield Step(free_bytes=held)

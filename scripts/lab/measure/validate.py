@@ -20,8 +20,9 @@ from typing import Any
 from cgpause.config.load import parse_config
 from cgpause.config.settings import Config
 from cgpause.offline.simulate.load import Jobs, Load, Machine
+from cgpause.offline.simulate.pods import PAGE
 from cgpause.offline.simulate.run import Outcome, simulate
-from cgpause.offline.simulate.worker import PAGE, Work, job_seeds, volatile
+from cgpause.offline.simulate.worker import Work, job_seeds, volatile
 from lab.bed.arms import STOCK, cgpause_config
 from lab.bed.frame import print_result
 from lab.bed.kubepods import MIB
