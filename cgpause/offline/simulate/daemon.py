@@ -13,6 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from cgpause.config.settings import Config
+from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import (
     Action,
     CpuMax,
@@ -41,7 +42,6 @@ from cgpause.policy.schedule import Quiet
 if TYPE_CHECKING:
     from cgpause.offline.simulate.node import SimNode
 
-_NS = 1_000_000_000
 _DETAILS_S = 1.0
 """Interval of reading the pods' `memory.stat` and `cpu.stat` while memory is tight."""
 _WAKE_S = 0.001
@@ -122,7 +122,7 @@ class SimDaemon:
             headroom=self._node.headroom,
             pods=tuple(usages),
             read_at_ns=self._read_at_ns,
-            late_ns=int(self._late_s * _NS),
+            late_ns=int(self._late_s * NS_PER_S),
             cpus=math.ceil(engine.cpus),
             idle_cpus=self._idle_cpus(),
             limit_ooms=self._limit_ooms,
@@ -179,7 +179,7 @@ class SimDaemon:
         return is_due
 
     def _now_ns(self) -> int:
-        return int(self._engine.now_s * _NS)
+        return int(self._engine.now_s * NS_PER_S)
 
     def _tick_at(self, at_s: float) -> None:
         """Plan the next sample for `at_s` instead of the former time."""
@@ -195,7 +195,7 @@ class SimDaemon:
         else:
             next_ns = self._look_closely()
         self._late_s = _LATENESS_S * self._random.random()
-        self._tick_at(self._engine.now_s + next_ns / _NS + self._late_s)
+        self._tick_at(self._engine.now_s + next_ns / NS_PER_S + self._late_s)
 
     def _look_closely(self) -> int:
         """Take a sample and decide; return the time until the next sample."""
@@ -285,8 +285,8 @@ class SimDaemon:
         pod.facts = replace(
             facts,
             changed_at_ns=now_ns,
-            settled_at_ns=now_ns + int(hold.settle_s * _NS),
-            spared_until_ns=now_ns + int(min(hold.settle_s, SPARED_S) * _NS),
+            settled_at_ns=now_ns + int(hold.settle_s * NS_PER_S),
+            spared_until_ns=now_ns + int(min(hold.settle_s, SPARED_S) * NS_PER_S),
             unmade=pod.steps is None,
             workload=workload,
         )
@@ -354,7 +354,7 @@ class SimDaemon:
         if facts is None or facts.paused is None or started_s is None or now_s - started_s > _YOUNG_S:
             return
         since_ns, epoch = facts.paused.since_ns, pod.epoch
-        if self._now_ns() - since_ns < _SCAN_S * _NS:
+        if self._now_ns() - since_ns < _SCAN_S * NS_PER_S:
             return  # the first count of this pause may come after the refusal
 
         def notice() -> None:

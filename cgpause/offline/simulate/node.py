@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 from cgpause.config.settings import Config
@@ -71,7 +72,8 @@ class SimNode:
         self._make_s = make_s
         self._made_at_s = START_S
         for pod in sorted(pods, key=lambda pod: pod.start_s):
-            self._come(pod, START_S + pod.start_s)
+            self.admitted[pod] = None
+            self.engine.at(START_S + pod.start_s, partial(self._appear, pod))
         self.daemon: SimDaemon | None = None
         if config is not None:
             self.daemon = SimDaemon(self, config, self._random, observe=observe, noise=noise)
@@ -143,10 +145,6 @@ class SimNode:
         self.admitted[pod] = None
         self._make(lambda: self._appear(pod))
 
-    def _come(self, pod: SimPod, at_s: float) -> None:
-        self.admitted[pod] = None
-        self.engine.at(at_s, lambda: self._appear(pod))
-
     def _make(self, then: Callable[[], None]) -> None:
         """Let kubelet start a container after the earlier ones; this needs one CPU."""
         if not self._make_s:
@@ -154,15 +152,13 @@ class SimNode:
             return
         begins_s = max(self._made_at_s, self.now_s)
         self._made_at_s = begins_s + self._make_s
-        self.engine.at(begins_s, self._make_begins)
-        self.engine.at(self._made_at_s, lambda: self._make_ends(then))
 
-    def _make_begins(self) -> None:
-        self.engine.make(busy=True)
+        def end() -> None:
+            self.engine.make(busy=False)
+            then()
 
-    def _make_ends(self, then: Callable[[], None]) -> None:
-        self.engine.make(busy=False)
-        then()
+        self.engine.at(begins_s, lambda: self.engine.make(busy=True))
+        self.engine.at(self._made_at_s, end)
 
     def _appear(self, pod: SimPod) -> None:
         number = len(self.all_pods) + 1
