@@ -130,7 +130,7 @@ def estimate(trace: Trace, config: Config, on_sample: OnSample = quiet) -> Estim
     """
     state, keeper, incidents, tracks = State(), Keeper(), Incidents(), _Tracks(config)
     headrooms: list[int] = []
-    recorded_lowest = recorded_last = 0
+    recorded: list[int] = []
     ends_with_kill, at_s = False, trace.from_s
     for number, moment in enumerate(trace.moments(), start=1):
         sample = moment.sample
@@ -145,9 +145,8 @@ def estimate(trace: Trace, config: Config, on_sample: OnSample = quiet) -> Estim
             break
         saved, usages = tracks.look(sample)
         headroom = _with_saved(sample.headroom, saved)
-        recorded_last = sample.headroom.available_bytes
-        recorded_lowest = min(recorded_lowest, recorded_last) if headrooms else recorded_last
         headrooms.append(headroom.available_bytes)
+        recorded.append(sample.headroom.available_bytes)
         current = {pod.cgroup: amount for amount, pod in usages}
         keeper.drop_gone(current, at_s)
         keeper.mark({key: why for key, why in distress.items() if not tracks.lags(key)})
@@ -163,9 +162,9 @@ def estimate(trace: Trace, config: Config, on_sample: OnSample = quiet) -> Estim
         until_s=at_s,
         ends_with_kill=ends_with_kill,
         lowest_bytes=min(headrooms),
-        recorded_lowest_bytes=recorded_lowest,
+        recorded_lowest_bytes=min(recorded),
         last_bytes=headrooms[-1],
-        recorded_last_bytes=recorded_last,
+        recorded_last_bytes=recorded[-1],
         holds=keeper.finish(),
     )
 

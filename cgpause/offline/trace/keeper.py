@@ -95,7 +95,10 @@ class Keeper:
                 case Sacrifice(reason=reason):
                     self.sacrifices.append((at_s, action.pod.label))
                     self.end(key, at_s, f"sacrificed: {reason}")
-        self.follow(at_s)
+        if self.held:
+            if self._since_s is None or at_s - self._last_s > SPELL_S:
+                self._since_s = at_s
+            self._last_s = at_s
 
     def drop_gone(self, there: Container[CgroupId], at_s: float) -> None:
         """Forget removed pods."""
@@ -107,13 +110,6 @@ class Keeper:
         for key, why in distress.items():
             if key in self.held:
                 self.held[key].distress = why
-
-    def follow(self, at_s: float) -> None:
-        """Note whether any pod is paused."""
-        if self.held:
-            if self._since_s is None or at_s - self._last_s > SPELL_S:
-                self._since_s = at_s
-            self._last_s = at_s
 
     def lead_s(self, at_s: float) -> float | None:
         """Return the length of the present spell of pauses; None if there is none."""
