@@ -42,6 +42,11 @@ class Decoder:
 
     def __init__(self) -> None:
         self.header: Header | None = None
+        self._at_ns: int | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget all but the time: a header begins anew."""
         self._pods: dict[int, Pod] = {}
         self._usages: dict[int, PodUsage] = {}
         self._current: dict[int, int] = {}
@@ -52,7 +57,6 @@ class Decoder:
         self._cpus = (1, 0.0)
         self._read_at_ns = 0
         self._limit_ooms = 0
-        self._at_ns: int | None = None
 
     def feed(self, line: bytes) -> TracedSample | None:
         """Decode a line; return the sample that it completes, or None.
@@ -85,7 +89,7 @@ class Decoder:
             raise BadLineError(f"found hashed {_shown(hashed)}; allowed: a boolean")
         header = Header(
             time_s=_number(values, "time", _LATEST_S),
-            at_ns=_whole(values, "at", _MOST // 1000) * 1000,
+            at_ns=_ns(values, "at"),
             interval_s=_number(values, "interval", LONGEST_INTERVAL_S),
             version=_text(values, "version"),
             hashed=hashed,
@@ -96,12 +100,7 @@ class Decoder:
         if self._at_ns is not None and header.at_ns < self._at_ns:
             raise BadLineError("found a header that is older than what stands before it")
         self.header = header
-        for known in (self._pods, self._usages, self._current, self._kills, self._own, self._keys):
-            known.clear()
-        self._headroom = None
-        self._cpus = (1, 0.0)
-        self._read_at_ns = 0
-        self._limit_ooms = 0
+        self._forget()
 
     def _pod(self, values: dict[str, Any]) -> None:
         number = _whole(values, "pod")
@@ -126,9 +125,9 @@ class Decoder:
             controller=None if namespace is None or name is None else controller(namespace, name),
             memory_max_bytes=_whole(values, "max") if values.get("max") is not None else None,
             protected=_text(values, "protected") if values.get("protected") is not None else None,
-            changed_at_ns=_whole(values, "changed", _MOST // 1000) * 1000 if "changed" in values else 0,
-            settled_at_ns=_whole(values, "settled", _MOST // 1000) * 1000 if "settled" in values else 0,
-            spared_until_ns=_whole(values, "spared", _MOST // 1000) * 1000 if "spared" in values else 0,
+            changed_at_ns=_ns(values, "changed") if "changed" in values else 0,
+            settled_at_ns=_ns(values, "settled") if "settled" in values else 0,
+            spared_until_ns=_ns(values, "spared") if "spared" in values else 0,
             unmade=_flag(values, "unmade"),
             paused=paused,
             workload=_one_of(Workload, values.get("class", Workload.BATCH), "class"),
@@ -141,8 +140,7 @@ class Decoder:
         else:
             if old.cgroup != pod.cgroup:
                 raise BadLineError(f"pod {number} is another one before it is gone")
-            known = old.reclaimable_bytes, old.cpu_usage_usec
-            pod = replace(pod, reclaimable_bytes=known[0], cpu_usage_usec=known[1])
+            pod = replace(pod, reclaimable_bytes=old.reclaimable_bytes, cpu_usage_usec=old.cpu_usage_usec)
         if self._keys.setdefault(pod.cgroup, number) != number:
             raise BadLineError(f"pod {number} is also pod {self._keys[pod.cgroup]}")
         self._set(number, pod)
@@ -164,7 +162,7 @@ class Decoder:
         self._usages[number] = PodUsage(self._current.get(number, 0), pod)
 
     def _sample(self, values: dict[str, Any], header: Header) -> TracedSample:
-        since_ns = _whole(values, "t", _MOST // 1000) * 1000
+        since_ns = _ns(values, "t")
         at_ns = header.at_ns + since_ns
         if self._at_ns is not None and at_ns < self._at_ns:
             raise BadLineError("t: found a time before that of the sample before it")
@@ -191,7 +189,7 @@ class Decoder:
         gap_ns = max(GAP_NS, int(5e9 * header.interval_s))
         begins = self._at_ns is None or at_ns - self._at_ns > gap_ns
         self._at_ns = at_ns
-        late_ns = _whole(values, "l", _MOST // 1000) * 1000 if "l" in values else 0
+        late_ns = _ns(values, "l") if "l" in values else 0
         return TracedSample(
             Sample(
                 at_ns,
@@ -229,13 +227,13 @@ class Decoder:
             available = _checked(_whole(values, "a", least=-_MOST) * quantum, "a", least=-_MOST)
         if "u" in values:
             used = _checked(_whole(values, "u") * quantum, "u")
-        if old is not None and "h" not in values and (available, used) == _changing(old):
+        if (
+            old is not None
+            and "h" not in values
+            and (available, used) == (old.node_available_bytes, old.kubepods_used_bytes)
+        ):
             return old
         return Headroom(total, available, limit, used, eviction)
-
-
-def _changing(headroom: Headroom) -> tuple[int, int]:
-    return headroom.node_available_bytes, headroom.kubepods_used_bytes
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
@@ -270,6 +268,11 @@ def _checked(value: object, key: str, most: int = _MOST, least: int = 0) -> int:
 
 def _whole(values: dict[str, Any], key: str, most: int = _MOST, *, least: int = 0) -> int:
     return _checked(_get(values, key), key, most, least)
+
+
+def _ns(values: dict[str, Any], key: str) -> int:
+    """Return a time in ns; the trace has µs."""
+    return _whole(values, key, _MOST // 1000) * 1000
 
 
 def _number(values: dict[str, Any], key: str, most: float) -> float:

@@ -81,20 +81,13 @@ class Encoder:
         self._interval_s = interval_s
         self._hide = hide
         self._quantum = quantum_bytes
-        self._pods: dict[CgroupId, _Noted] = {}
-        self._next = 0
-        self._origin_ns = 0
-        self._host: tuple[object, ...] | None = None
-        self._available = self._used = self._read_ns = -1
-        self._cpus = self._idle = -1
-        self._limit_ooms = 0
 
     def begin(self, at_ns: int, time_s: float) -> str:
         """Return a header: the lines after it need none of the lines before it."""
-        self._pods.clear()
+        self._pods: dict[CgroupId, _Noted] = {}
         self._next = 0
         self._origin_ns = at_ns // 1000 * 1000
-        self._host = None
+        self._host: tuple[object, ...] | None = None
         self._available = self._used = self._read_ns = -1
         self._cpus = self._idle = -1
         self._limit_ooms = 0
