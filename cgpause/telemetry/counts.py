@@ -235,11 +235,9 @@ class Counts:
         if seconds <= 0:
             return
         hold.counted_ns = at_ns
-        totals = [self._namespace(hold.label)]
+        self._namespace(hold.label).add_time(hold.mechanism, seconds)
         if hold.label in self._pods:
-            totals.append(self._pods[hold.label])
-        for total in totals:
-            total.add_time(hold.mechanism, seconds)
+            self._pods[hold.label].add_time(hold.mechanism, seconds)
 
     def _namespace(self, label: PodLabel) -> _Totals:
         name = label.namespace

@@ -7,7 +7,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
 from cgpause.config.settings import Config
@@ -130,13 +130,14 @@ def record(root: str, log_dir: str, config: Config, plan: Plan, on_sample: Calla
         raise KernelWriteError(e.filename or plan.path, e, hint=hint) from e
     tree = PodTree(root, log_dir, config)
     try:
-        with select.epoll() as epoll, _told_to_end() as stop_fd, Sampler(tree) as sampler:
+        with (
+            select.epoll() as epoll,
+            _told_to_end() as stop_fd,
+            Sampler(tree) as sampler,
+            closing(_Node(tree, epoll)) as node,
+        ):
             epoll.register(stop_fd, select.EPOLLIN)
-            node = _Node(tree, epoll)
-            try:
-                return _loop(node, sampler, files, plan, epoll, stop_fd, on_sample)
-            finally:
-                node.close()
+            return _loop(node, sampler, files, plan, epoll, stop_fd, on_sample)
     except OSError as e:
         raise KernelWriteError(plan.path, e, hint="samples written before, if any, can be read") from e
     finally:

@@ -11,6 +11,7 @@ import math
 from cgpause.core.errors import CgpauseError
 from cgpause.core.model import CgroupId, Headroom, Sample
 from cgpause.core.parse import parse_cpu_usage, parse_flat_keyed
+from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.telemetry.trace.values import TracedSample
@@ -42,6 +43,7 @@ class Gatherer:
         self._cpu: dict[CgroupId, int] = {}
         self._known: set[CgroupId] = set()
         self._kubepods_kills: int | None = None
+        """Kills that kubepods counted; None if it cannot be read, and then each pod is read in turn."""
         self._at_ns = 0
         self._next = 0
         """Position of the pod that was read last."""
@@ -65,13 +67,7 @@ class Gatherer:
     def _killed(self) -> bool:
         """Return True if a process of any pod may have been OOM-killed since the last call."""
         kubepods, before = self._tree.kubepods, self._kubepods_kills
-        self._kubepods_kills = None
-        if kubepods is not None:
-            try:
-                events = parse_flat_keyed(kubepods.read("memory.events"), "memory.events")
-                self._kubepods_kills = events.get("oom_kill")
-            except CgpauseError:
-                pass  # then each pod is read in turn
+        self._kubepods_kills = None if kubepods is None else _memory_events(kubepods).get("oom_kill")
         return self._kubepods_kills != before
 
     def _read_some(self, at_ns: int) -> None:
@@ -90,10 +86,15 @@ class Gatherer:
                 self._read_kills(key, tracked)
 
     def _read_kills(self, key: CgroupId, tracked: TrackedPod) -> None:
-        try:
-            events = parse_flat_keyed(tracked.cgroup.read("memory.events"), "memory.events")
-        except CgpauseError:
-            return
+        events = _memory_events(tracked.cgroup)
         for name, counts in (("oom_kill", self._kills), ("oom", self._own)):
             if events.get(name):
                 counts[key] = events[name]
+
+
+def _memory_events(cgroup: Cgroup) -> dict[str, int]:
+    """Return the counts of memory.events; none if it cannot be read."""
+    try:
+        return parse_flat_keyed(cgroup.read("memory.events"), "memory.events")
+    except CgpauseError:
+        return {}
