@@ -43,22 +43,13 @@ class Cluster:
 
     def run(self, until_s: float) -> None:
         """Let time pass until all jobs have finished, or until `until_s`; lasting pods stay."""
-        self._run(until_s)
-        for node in self._nodes:
-            node.engine.settle_all()
-
-    def _run(self, until_s: float) -> None:
-        for number, node in enumerate(self._nodes):
-            self._plan(number, node)
+        for number in range(len(self._nodes)):
+            self._plan(number)
         while True:
             coming_s = START_S + self._coming[0].start_s if self._coming else math.inf
             changing_s = self._next_change_s()
             if min(coming_s, changing_s) > until_s:
-                is_late = self._coming or self._queue or self._heap
-                end_s = until_s if is_late else max(node.now_s for node in self._nodes)
-                for node in self._nodes:
-                    node.engine.pass_until(end_s)
-                return
+                break
             if coming_s <= changing_s:
                 while self._coming and START_S + self._coming[0].start_s <= coming_s:
                     self._queue.append(self._coming.popleft())
@@ -68,6 +59,11 @@ class Cluster:
             self._advance(number, min(coming_s, until_s))
             if self._queue:
                 self._admit(self._nodes[number].now_s)
+        is_late = self._coming or self._queue or self._heap
+        end_s = until_s if is_late else max(node.now_s for node in self._nodes)
+        for node in self._nodes:
+            node.engine.pass_until(end_s)
+            node.engine.settle_all()
 
     def _next_change_s(self) -> float:
         heap = self._heap
@@ -95,11 +91,11 @@ class Cluster:
                     break
             if node.engine.next_s() > limit_s:
                 break
-        self._plan(number, node)
+        self._plan(number)
 
-    def _plan(self, number: int, node: SimNode) -> None:
+    def _plan(self, number: int) -> None:
         is_awaited = self._is_awaited(number)
-        due_s = node.engine.next_s() if is_awaited else math.inf
+        due_s = self._nodes[number].engine.next_s() if is_awaited else math.inf
         self._due[number] = due_s
         if is_awaited:
             heapq.heappush(self._heap, (due_s, number))
@@ -118,7 +114,7 @@ class Cluster:
                 if self._leaving:
                     for idle, due_s in enumerate(self._due):
                         if due_s == math.inf:
-                            self._plan(idle, self._nodes[idle])
+                            self._plan(idle)
                 return
             node = self._nodes[number]
             node.engine.pass_until(now_s)
@@ -126,7 +122,7 @@ class Cluster:
             node.add(pod)
             self._jobs[number] += pod.lasts_s is None
             self._scheduler.add(number, request)
-            self._plan(number, node)
+            self._plan(number)
 
 
 def _request(pod: SimPod) -> Request:
