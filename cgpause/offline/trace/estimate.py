@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from cgpause.config.settings import Config
 from cgpause.core.model import CgroupId, Headroom, Mechanism, PodUsage, Sacrifice, Sample
-from cgpause.offline.trace.keeper import Hold, Incidents, Keeper, OnSample, SimulatedPause, quiet
+from cgpause.offline.trace.keeper import Hold, Incidents, Keeper, OnSample, SimulatedPause
 from cgpause.policy.decide import State, decide
 from cgpause.telemetry.trace.read import Trace
 
@@ -86,8 +86,7 @@ class _Tracks:
     """All pods, each on its own clock."""
 
     def __init__(self, config: Config) -> None:
-        throttle = config.throttle
-        self._shares = {Mechanism.FREEZE: 0.0, Mechanism.THROTTLE: min(throttle.cpus, 1.0)}
+        self._shares = {Mechanism.FREEZE: 0.0, Mechanism.THROTTLE: min(config.throttle.cpus, 1.0)}
         self._tracks: dict[CgroupId, Track] = {}
         self._at_ns = 0
 
@@ -123,7 +122,7 @@ class _Tracks:
         self._tracks.pop(key, None)
 
 
-def estimate(trace: Trace, config: Config, on_sample: OnSample = quiet) -> Estimate:
+def estimate(trace: Trace, config: Config, on_sample: OnSample = lambda _: None) -> Estimate:
     """Run `config.policy` on a trace in which paused pods stand still.
 
     It ends with the first recorded OOM kill that was not at a pod's own limit, or with the first gap.

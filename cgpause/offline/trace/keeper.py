@@ -23,13 +23,8 @@ from cgpause.telemetry.trace.values import TracedSample, pause_seen
 OnSample = Callable[[int], None]
 """A function that is called with the number of finished samples."""
 
-
 SPELL_S = 30.0
 """Longest time without a paused pod within one spell of pauses."""
-
-
-def quiet(_: int) -> None:
-    """Report nothing."""
 
 
 @dataclass(frozen=True, slots=True)

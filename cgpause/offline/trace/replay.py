@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import CgroupId, Freeze, PodUsage
-from cgpause.offline.trace.keeper import Hold, Incidents, Keeper, Killed, OnSample, quiet
+from cgpause.offline.trace.keeper import Hold, Incidents, Keeper, Killed, OnSample
 from cgpause.policy.decide import State, decide
 from cgpause.telemetry.trace.read import Trace
 
@@ -62,7 +62,7 @@ class Replayed:
         return sum(kill.count for kill in self.kills if kill.lead_s is not None and not kill.own_limit)
 
 
-def replay(trace: Trace, config: Config, on_sample: OnSample = quiet) -> Replayed:
+def replay(trace: Trace, config: Config, on_sample: OnSample = lambda _: None) -> Replayed:
     """Run `config.policy` on a trace, as an open loop. The same trace and configuration give the same result."""
     state, keeper, incidents = State(), Keeper(), Incidents()
     kills: list[Kill] = []
