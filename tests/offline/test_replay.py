@@ -9,20 +9,19 @@ from typing import Any
 
 import pytest
 from helpers.simpods import service, worker
+from helpers.traces import MIB, S, make_moment, make_pod, written
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpause.config.settings import Config, HowPaused, WatermarkConfig
 from cgpause.core.model import (
     Action,
-    CgroupId,
     Freeze,
     Headroom,
     Owner,
     Pod,
     PodUsage,
     Policy,
-    QosClass,
     Sample,
 )
 from cgpause.offline.simulate.node import SimNode
@@ -31,13 +30,11 @@ from cgpause.offline.trace.estimate import Track, estimate
 from cgpause.offline.trace.keeper import Hold, Keeper
 from cgpause.offline.trace.replay import replay
 from cgpause.policy.decide import Decision, State
-from cgpause.telemetry.trace.encode import Encoder
 from cgpause.telemetry.trace.read import Trace, load_trace
 from cgpause.telemetry.trace.values import TracedSample, pause_seen
 
-S = 1_000_000_000
-MIB = 1 << 20
 T0 = 1_000_000_000.0
+"""Unix time at which the recordings of `written` begin."""
 CONFIGS = {
     Policy.RESERVE: Config(),
     Policy.WATERMARK: Config(policy=Policy.WATERMARK, watermark=WatermarkConfig(sacrifice=False)),
@@ -45,12 +42,8 @@ CONFIGS = {
 by_policy = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 
-def saved(path: Path, moments: Sequence[TracedSample], quantum_bytes: int = 1) -> Trace:
-    encoder = Encoder(1.0, None, quantum_bytes)
-    lines = [encoder.begin(moments[0].sample.at_ns, T0)]
-    for moment in moments:
-        lines += encoder.add(moment)
-    path.write_text("".join(lines))
+def saved(path: Path, moments: Sequence[TracedSample]) -> Trace:
+    path.write_text("".join(written(moments)))
     return load_trace(str(path))
 
 
@@ -135,20 +128,14 @@ def test_a_node_that_nobody_watched_is_replayed_under_each_policy(tmp_path: Path
 # --- by hand ---------------------------------------------------------------------------------------------------------
 
 
-def pod(number: int, limit_mib: int = 4000, **changes: object) -> Pod:
-    cgroup = CgroupId(f"kubepods/pod{number}", number + 1)
-    made = Pod(cgroup, f"uid-{number}", QosClass.BURSTABLE, "default", f"p{number}", limit_mib * MIB, None)
-    return replace(made, **changes)  # type: ignore[arg-type]
-
-
-def moment(at_s: float, amounts: dict[Pod, float], limit_mib: int = 1000, **more: object) -> TracedSample:
+def moment(at_s: float, amounts: dict[Pod, float], **more: object) -> TracedSample:
     used = int(sum(amounts.values()) * MIB)
-    headroom = Headroom(64 << 30, 60 << 30, limit_mib * MIB, used)
-    sample = Sample(int(at_s * S), headroom, tuple(PodUsage(int(mib * MIB), one) for one, mib in amounts.items()))
-    return replace(TracedSample(sample), **more)  # type: ignore[arg-type]
+    headroom = Headroom(64 << 30, 60 << 30, 1000 * MIB, used)
+    made = make_moment(int(at_s * S), {one: int(mib * MIB) for one, mib in amounts.items()}, headroom)
+    return replace(made, **more)  # type: ignore[arg-type]
 
 
-ONE, TWO = pod(1), pod(2)
+ONE, TWO = (make_pod(n, name=f"p{n}", memory_max_bytes=4000 * MIB) for n in (1, 2))
 MARKS = Config(policy=Policy.WATERMARK, watermark=WatermarkConfig(upper_pct=80, lower_pct=50, batch=1, sacrifice=False))
 
 
@@ -241,12 +228,12 @@ def test_a_pod_that_stood_still_is_there_for_longer(tmp_path: Path) -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.sampled_from([0.0, 0.01, 1.0])), min_size=1))
 def test_of_a_record_what_lies_behind_its_pod_is_not_kept(steps: list[tuple[int, int, float]]) -> None:
     """Each step: seconds that pass, the pod's use after them, and the share of its full speed that it had meanwhile."""
-    one, track, at_ns = pod(1), Track(), 0
+    track, at_ns = Track(), 0
     whole: list[tuple[int, PodUsage]] = []
     for passed_s, amount, share in steps:
         at_ns += passed_s * S
         track.lag_ns += int(passed_s * S * (1 - share)) if whole else 0
-        whole.append((at_ns, PodUsage(amount, one)))
+        whole.append((at_ns, PodUsage(amount, ONE)))
         track.add(*whole[-1])
 
         own_ns = at_ns - track.lag_ns
