@@ -19,12 +19,11 @@ from helpers.trees import FakeTree, cpu_max, damage, pause_pod, records_left
 from cgpause import restore
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import AtWorkError
-from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
+from cgpause.core.model import CpuMax, Owner, PauseRecord
 from cgpause.core.paths import HISTORY_FILE
 from cgpause.kernel.cgroupfs import DAEMON_FILE, Cgroup
 from cgpause.ledger import high
-from cgpause.ledger.ledger import LOCK_WAIT_S, Resumed, pause, resume
-from cgpause.ledger.plan import PauseRequest
+from cgpause.ledger.ledger import LOCK_WAIT_S, Resumed, resume
 from cgpause.restore import resume_all
 from cgpause.telemetry import history
 
@@ -53,12 +52,9 @@ def test_main_notes_what_it_resumed_with_its_name(tree: FakeTree, options: list[
     state = tree.folder / "state"
     state.mkdir()
     for name in owners:
-        pod, owner = tree.add_pod(name), Owner.DAEMON if name == "daemon" else Owner.MANUAL
-        at_ns = now_ns()
+        owner, at_ns = Owner.DAEMON if name == "daemon" else Owner.MANUAL, now_ns()
         expires_ns = at_ns - 10**9 if name == "late" else None
-        request = PauseRequest(Mechanism.THROTTLE, CpuMax(1000, 100_000), owner, "test", at_ns - 10**10, expires_ns)
-        with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
-            pause(cgroup, request)
+        pause_pod(tree.root, tree.add_pod(name), owner, since_ns=at_ns - 10**10, expires_ns=expires_ns)
     place = ["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir), "--state-dir", str(state)]
 
     assert restore.main([*place, *options]) == 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from helpers.restoring import Capture, Patch, brake
+from helpers.restoring import Capture, Patch, brake, refusing
 from helpers.trees import FakeTree, cpu_max, damage, pause_pod, records_left
 
 from cgpause import restore
@@ -23,7 +23,6 @@ from cgpause.ledger.plan import PauseRequest
 from cgpause.pods.discover import paused_cgroups
 from cgpause.pods.names import read_names
 from cgpause.restore import Restored, braked_roots, events, resume_all
-from cgpause.telemetry.events import Event
 
 THROTTLE = CpuMax(1000, 100_000)
 
@@ -136,18 +135,6 @@ def test_memory_high_is_never_the_operators(
 # --- unreadable cgroups --------------------------------------------------------------------------------------------
 
 
-def refusing(path: Path, error: Exception, method: str) -> Callable[..., object]:
-    real = getattr(Cgroup, method)
-
-    def refuse(self: Cgroup, *args: object, **options: object) -> object:
-        shown = str(args[1]) if method == "__init__" else self.path
-        if shown.endswith(path.name):
-            raise error
-        return real(self, *args, **options)
-
-    return refuse
-
-
 @pytest.mark.parametrize("method", ["__init__", "get_xattr"])
 @pytest.mark.parametrize("place", ["pod", "kubepods"])
 def test_what_is_gone_is_passed_over_and_nobodys_failure(
@@ -212,10 +199,6 @@ def test_what_memory_high_is_now_is_said(tree: FakeTree, capsys: Capture, foreig
     assert logging.getLogger().level == logging.INFO
 
 
-def named(outcomes: list[Restored], tree: FakeTree, result: Result) -> list[Event]:
-    return list(events(outcomes, read_names(str(tree.log_dir)).pods, "the reason", result))
-
-
 @pytest.mark.parametrize(
     ("owner", "result", "said"),
     [
@@ -229,7 +212,7 @@ def test_a_pod_has_its_name_and_the_reason_for_its_resume(
 ) -> None:
     pod = tree.add_pod("web")
     pause_pod(tree.root, pod, owner=owner)
-    (event,) = named(resume_all(str(tree.root)), tree, result)
+    (event,) = events(resume_all(str(tree.root)), read_names(str(tree.log_dir)).pods, "the reason", result)
     assert event.pod == "default/web"
     assert (event.reason, event.result) == said
 

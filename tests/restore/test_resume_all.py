@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from helpers.restoring import ORIGINALS, Patch
+from helpers.restoring import ORIGINALS, Patch, refusing
 from helpers.trees import CAPTURES, FakeTree, cpu_max, damage, lay_out_capture, pause_pod, records_left
 
 from cgpause import restore
@@ -117,14 +117,7 @@ def test_one_that_cannot_be_looked_at_never_stops_the_others(method: str, tree: 
     """The kernel may refuse one directory (EACCES, EIO); a record may be in it, so this is a failure, not a detail."""
     bad, good = tree.add_pod("bad"), tree.add_pod("good", cpu_max="50000 100000")
     pause_pod(tree.root, good)
-    real = getattr(Cgroup, method)
-
-    def refuse(self: Cgroup, *args: str) -> object:
-        if bad.name in (args[1] if method == "__init__" else self.path):
-            raise KernelReadError(str(bad), OSError(errno.EIO, ""))
-        return real(self, *args)
-
-    monkeypatch.setattr(Cgroup, method, refuse)
+    monkeypatch.setattr(Cgroup, method, refusing(bad, KernelReadError(str(bad), OSError(errno.EIO, "")), method))
     outcomes = {outcome.path: outcome.error for outcome in resume_all(str(tree.root))}
 
     assert cpu_max(good) == "50000 100000"
@@ -136,14 +129,8 @@ def test_one_that_cannot_be_looked_at_never_stops_the_others(method: str, tree: 
 def test_a_folder_that_cannot_be_listed_is_not_taken_for_empty(place: str, tree: FakeTree, monkeypatch: Patch) -> None:
     """The message "nothing is paused" about an unreadable folder would be a guess."""
     pause_pod(tree.root, tree.add_pod("hidden"))
-    real = Cgroup.children
-
-    def refuse(self: Cgroup) -> list[tuple[str, int]]:
-        if self.path.endswith(place):
-            raise KernelReadError(self.path, OSError(errno.EIO, ""))
-        return real(self)
-
-    monkeypatch.setattr(Cgroup, "children", refuse)
+    error = KernelReadError(place, OSError(errno.EIO, ""))
+    monkeypatch.setattr(Cgroup, "children", refusing(Path(place), error, "children"))
     try:
         failed = any(outcome.error is not None for outcome in resume_all(str(tree.root)))
     except KernelReadError:
@@ -196,12 +183,9 @@ def test_a_locked_pod_is_a_failure_that_says_so(tree: FakeTree) -> None:
     locked, good = tree.add_pod("locked"), tree.add_pod("good")
     for pod in (locked, good):
         pause_pod(tree.root, pod)
-    fd = os.open(locked / "cgroup.kill", os.O_WRONLY)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+    with (locked / "cgroup.kill").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         outcomes = {outcome.path: outcome.error for outcome in resume_all(str(tree.root))}
-    finally:
-        os.close(fd)
 
     assert "locked by another process" in str(outcomes[str(locked.relative_to(tree.root))])
     assert outcomes[str(good.relative_to(tree.root))] is None
