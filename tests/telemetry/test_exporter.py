@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Self
 
 import pytest
 from helpers.commandline import invoke
@@ -194,16 +195,22 @@ def test_another_tree_has_no_figures_unless_told_where(tmp_path: Path) -> None:
 class Server:
     """`cgpause metrics` on a free port of the loopback."""
 
-    def __init__(self, path: str, log: Path, *args: str, python: tuple[str, ...] = ("-m", "cgpause")) -> None:
-        command = [sys.executable, *python, *metrics(path, *args)]
-        self.log_path = log
-        with log.open("wb") as out:
+    def __init__(self, path: str, listen: str, *python: str) -> None:
+        command = [sys.executable, *(python or ("-m", "cgpause")), *metrics(path, "--listen", listen)]
+        self.log_path = Path(path).with_name("log")
+        with self.log_path.open("wb") as out:
             self.process = subprocess.Popen(command, stderr=out, stdout=out, stdin=subprocess.DEVNULL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
 
     @property
     def log(self) -> str:
-        text: str = self.log_path.read_text()
-        return text
+        return self.log_path.read_text()
 
     def port(self) -> int:
         wait_until(lambda: "serving" in self.log or self.process.poll() is not None, "the server")
@@ -221,11 +228,9 @@ class Server:
 
 
 @pytest.fixture
-def server(path: str, tmp_path: Path) -> Iterator[Server]:
-    made = Server(path, tmp_path / "log", "--listen", "127.0.0.1:0")
-    yield made
-    made.process.kill()
-    made.process.wait()
+def server(path: str) -> Iterator[Server]:
+    with Server(path, "127.0.0.1:0") as made:
+        yield made
     assert "Traceback" not in made.log
 
 
@@ -267,26 +272,18 @@ runpy.run_module("cgpause", run_name="__main__")
 """
 
 
-def test_all_addresses_are_those_of_ipv6_and_ipv4(path: str, tmp_path: Path) -> None:
+def test_all_addresses_are_those_of_ipv6_and_ipv4(path: str) -> None:
     """As a pod of an IPv6-only cluster and one of an IPv4 cluster get the probes of kubelet."""
-    server = Server(path, tmp_path / "log", "--listen", ":0")
-    try:
+    with Server(path, ":0") as server:
         assert server.get(host="::1")[0] == 200
         assert server.get(host="127.0.0.1")[0] == 200
         assert f"http://[::]:{server.port()}/metrics" in server.log
-    finally:
-        server.process.kill()
-        server.process.wait()
 
 
-def test_without_ipv6_all_addresses_are_those_of_ipv4(path: str, tmp_path: Path) -> None:
-    server = Server(path, tmp_path / "log", "--listen", ":0", python=("-c", NO_IPV6))
-    try:
+def test_without_ipv6_all_addresses_are_those_of_ipv4(path: str) -> None:
+    with Server(path, ":0", "-c", NO_IPV6) as server:
         assert server.get()[0] == 200
         assert f"http://0.0.0.0:{server.port()}/metrics" in server.log
-    finally:
-        server.process.kill()
-        server.process.wait()
 
 
 def test_the_answer_to_head_has_the_length_and_no_body(server: Server, publish: Publish) -> None:

@@ -27,32 +27,15 @@ counts = st.integers(0, 2**63 - 1)
 amounts = st.floats(0, 1e12, allow_nan=False)
 
 
-def or_none(values: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
-    return st.none() | values
-
-
 events = st.builds(
     Event,
     at=st.integers(0, 10**13).map(lambda ms: ms / 1000),
-    what=texts,
-    pod=texts,
-    uid=texts,
-    reason=texts,
-    result=or_none(texts),
-    paused_s=or_none(amounts),
-    owner=or_none(texts),
-    mechanism=or_none(texts),
-    cgroup=or_none(texts),
-    cpu_max_from=or_none(texts),
-    cpu_max_to=or_none(texts),
-    times=or_none(counts),
-    containers=or_none(texts),
-    memory_current_bytes=or_none(counts),
-    foreign=or_none(st.booleans()),
-    used_pct=or_none(amounts),
-    pause_reason=or_none(texts),
-    since_ns=or_none(counts),
-    boot=or_none(texts),
+    **dict.fromkeys(("what", "pod", "uid", "reason"), texts),
+    **dict.fromkeys(("result", "owner", "mechanism", "cgroup", "cpu_max_from", "cpu_max_to"), st.none() | texts),
+    **dict.fromkeys(("containers", "pause_reason", "boot"), st.none() | texts),
+    **dict.fromkeys(("times", "memory_current_bytes", "since_ns"), st.none() | counts),
+    **dict.fromkeys(("paused_s", "used_pct"), st.none() | amounts),
+    foreign=st.none() | st.booleans(),
 )
 
 
