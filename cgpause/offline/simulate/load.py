@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cgpause.core.model import Workload
 from cgpause.offline.simulate.kubelet import Backoff, request_bytes
@@ -86,38 +86,20 @@ class Load:
         return sum(jobs.count for jobs in self.jobs)
 
 
-class Queued(NamedTuple):
-    """One job of the queue."""
-
-    name: str
-    kind: Jobs
-    number: int
-    """Number among the jobs of its kind."""
-    seed: int
-
-
-def queue(load: Load, seed: int) -> list[Queued]:
-    """Return the jobs in the order of the queue; the same for the same load and seed."""
+def make_pods(load: Load, seed: int) -> list[SimPod]:
+    """Return the pods of the jobs in the order of the queue; the same for the same load and seed."""
     numbered = [(jobs, number) for jobs in load.jobs for number in range(jobs.count)]
     if load.shuffled:
         Random(f"queue {seed}").shuffle(numbered)  # noqa: S311 - repeatable, not secret
-    return [
-        Queued(f"{jobs.name}-{number:02}", jobs, number, own)
-        for (jobs, number), own in zip(numbered, job_seeds(seed, load.count), strict=True)
-    ]
-
-
-def make_pods(load: Load, seed: int) -> list[SimPod]:
-    """Return the pods of the jobs in the order of the queue."""
     machine = load.machine
     return [
         SimPod(
-            name,
+            f"{jobs.name}-{number:02}",
             volatile(
                 jobs.limit_bytes,
                 jobs.unit_bytes,
                 jobs.rounds,
-                own,
+                own_seed,
                 Work(jobs.unit_s, machine.page_s, machine.charged_bytes, jobs.idle_s),
             ),
             kind=jobs.name,
@@ -129,7 +111,7 @@ def make_pods(load: Load, seed: int) -> list[SimPod]:
             start_s=jobs.start_s + number * jobs.every_s,
             backoff=Backoff(machine.backoff_scale),
         )
-        for name, jobs, number, own in queue(load, seed)
+        for (jobs, number), own_seed in zip(numbered, job_seeds(seed, load.count), strict=True)
     ]
 
 
