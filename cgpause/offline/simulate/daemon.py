@@ -164,19 +164,19 @@ class SimDaemon:
 
     def _read_details(self) -> bool:
         """Read details if due; return whether it was due."""
-        is_due = self._engine.now_s >= self._details_at_s
-        if is_due:
-            self._details_at_s = self._engine.now_s + _DETAILS_S
-            self._read_at_ns = self._now_ns()
-            self._limit_ooms = self._node.oom_kills
-            for pod in self._engine.pods:
-                self._engine.settle(pod)
-                facts = pod.facts
-                assert facts is not None
-                reclaimable, used_usec = int(pod.cache_bytes), int(pod.cpu_s * 1e6)
-                if used_usec != facts.cpu_usage_usec or reclaimable != facts.reclaimable_bytes:
-                    pod.facts = replace(facts, reclaimable_bytes=reclaimable, cpu_usage_usec=used_usec)
-        return is_due
+        if self._engine.now_s < self._details_at_s:
+            return False
+        self._details_at_s = self._engine.now_s + _DETAILS_S
+        self._read_at_ns = self._now_ns()
+        self._limit_ooms = self._node.oom_kills
+        for pod in self._engine.pods:
+            self._engine.settle(pod)
+            facts = pod.facts
+            assert facts is not None
+            reclaimable, used_usec = int(pod.cache_bytes), int(pod.cpu_s * 1e6)
+            if used_usec != facts.cpu_usage_usec or reclaimable != facts.reclaimable_bytes:
+                pod.facts = replace(facts, reclaimable_bytes=reclaimable, cpu_usage_usec=used_usec)
+        return True
 
     def _now_ns(self) -> int:
         return int(self._engine.now_s * NS_PER_S)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -30,23 +31,21 @@ RECLAIM_TRIES = 18
 kernel drains the CPUs' advance charges, and MAX_RECLAIM_RETRIES more (try_charge_memcg(), mm/memcontrol.c)."""
 
 
+@dataclass(eq=False, slots=True)
 class Group:
     """Pods that compute at the same speed."""
 
-    __slots__ = ("clock", "ends", "growing", "growth", "size", "speed")
-
-    def __init__(self, speed: float) -> None:
-        self.speed = speed
-        """Number of CPUs of each pod."""
-        self.clock = 0.0
-        """CPU time that each pod would have got since the beginning, up to the last update of `Engine`."""
-        self.size = 0
-        self.growing = 0
-        """Number of pods that take memory."""
-        self.growth = 0.0
-        """Growth of all these pods in bytes per second of their clock."""
-        self.ends: list[tuple[float, int, int, SimPod]] = []
-        """Time by the clock at which each pod ends its step or reaches its limit; it still has pods that left."""
+    speed: float
+    """Number of CPUs of each pod."""
+    clock: float = 0.0
+    """CPU time that each pod would have got since the beginning, up to the last update of `Engine`."""
+    size: int = 0
+    growing: int = 0
+    """Number of pods that take memory."""
+    growth: float = 0.0
+    """Growth of all these pods in bytes per second of their clock."""
+    ends: list[tuple[float, int, int, SimPod]] = field(default_factory=list)
+    """Time by the clock at which each pod ends its step or reaches its limit; it still has pods that left."""
 
     def count(self, pod: SimPod, sign: int) -> None:
         """Add or remove a pod."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from zlib import crc32
 
@@ -58,19 +58,17 @@ def _hide_name(name: str, controller: str | None, hide: Hide) -> str:
     return f"{hide(workload)}-{crc32(hide(name).encode()):010}"
 
 
+@dataclass(slots=True)
 class _Noted:
     """The values that the trace has for a pod so far."""
 
-    __slots__ = ("cpu", "current", "facts", "kills", "number", "pod", "reclaimable")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.facts: tuple[object, ...] | None = None
-        self.pod: Pod | None = None
-        self.current = -1
-        self.reclaimable = 0
-        self.cpu = -1
-        self.kills: dict[str, int] = {}
+    number: int
+    facts: tuple[object, ...] | None = None
+    pod: Pod | None = None
+    current: int = -1
+    reclaimable: int = 0
+    cpu: int = -1
+    kills: dict[str, int] = field(default_factory=dict)
 
 
 class Encoder:
