@@ -147,11 +147,7 @@ FAMILIES = (
         "Paused pods by owner (daemon; manual: cgpause pause) and mechanism.",
         ("owner", "mechanism"),
     ),
-    Family(
-        "cgpause_damaged_pods",
-        _G,
-        "Pods that cannot be resumed because their record is damaged or missing.",
-    ),
+    Family("cgpause_damaged_pods", _G, "Pods that cannot be resumed because their record is damaged or missing."),
     Family("cgpause_pauses_total", _C, "Pauses by the daemon.", _NAMESPACE),
     Family(
         "cgpause_paused_seconds_total", _C, "Time for which the daemon paused pods, summed over all pods.", _NAMESPACE

@@ -75,12 +75,7 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("child", "code"),
-    [
-        ("sys.exit(0)", 0),
-        ("sys.exit(6)", 6),
-        ("os.kill(os.getpid(), signal.SIGKILL)", 137),
-    ],
+    ("child", "code"), [("sys.exit(0)", 0), ("sys.exit(6)", 6), ("os.kill(os.getpid(), signal.SIGKILL)", 137)]
 )
 def test_it_ends_as_the_daemon_ended(supervise: Supervise, child: str, code: int) -> None:
     process = supervise(child)

@@ -14,16 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpause.config.settings import Config, HowPaused, WatermarkConfig
-from cgpause.core.model import (
-    Action,
-    Freeze,
-    Headroom,
-    Owner,
-    Pod,
-    PodUsage,
-    Policy,
-    Sample,
-)
+from cgpause.core.model import Action, Freeze, Headroom, Owner, Pod, PodUsage, Policy, Sample
 from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import SimPod
 from cgpause.offline.trace.estimate import Track, estimate

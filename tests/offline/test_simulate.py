@@ -83,10 +83,7 @@ def test_a_job_that_fits_nowhere_waits_and_so_do_those_behind_it() -> None:
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
-@given(
-    st.lists(st.tuples(st.integers(1, 100), st.floats(0.1, 50)), min_size=1, max_size=20),
-    st.integers(1, 3),
-)
+@given(st.lists(st.tuples(st.integers(1, 100), st.floats(0.1, 50)), min_size=1, max_size=20), st.integers(1, 3))
 def test_no_more_is_ever_admitted_than_fits_and_all_jobs_finish(jobs: list[tuple[int, float]], count: int) -> None:
     pods = [short(str(number), request, cpu_s) for number, (request, cpu_s) in enumerate(jobs)]
 

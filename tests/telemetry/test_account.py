@@ -295,10 +295,7 @@ def test_a_time_before_all_others_means_everything(text: str) -> None:
     ],
 )
 def test_what_is_no_time_says_what_is(text: str) -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"^invalid time .*: use 10m, 2h, 1d12h, 10:00, today, yesterday",
-    ):
+    with pytest.raises(ValueError, match=r"^invalid time .*: use 10m, 2h, 1d12h, 10:00, today, yesterday"):
         parse_since(text, 1e9)
 
 

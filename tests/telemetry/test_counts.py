@@ -51,10 +51,7 @@ def event(
 
 
 def held(
-    label: str = "default/web",
-    since_s: float = 1000,
-    mechanism: Mechanism = THROTTLE,
-    owner: Owner = Owner.DAEMON,
+    label: str = "default/web", since_s: float = 1000, mechanism: Mechanism = THROTTLE, owner: Owner = Owner.DAEMON
 ) -> Pod:
     namespace, _, name = label.partition("/")
     paused = replace(nodes.record(int(since_s * S), owner), mechanism=mechanism)

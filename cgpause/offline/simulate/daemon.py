@@ -69,13 +69,7 @@ class SimDaemon:
     """The daemon of one node."""
 
     def __init__(
-        self,
-        node: SimNode,
-        config: Config,
-        chance: Random,
-        *,
-        observe: Observer | None = None,
-        noise: bool = False,
+        self, node: SimNode, config: Config, chance: Random, *, observe: Observer | None = None, noise: bool = False
     ) -> None:
         self.config = config
         self.noise = noise

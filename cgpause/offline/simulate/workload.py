@@ -133,8 +133,7 @@ class _LastingOptions:
         metadata=option("Memory that each pod requests; limit_mib unless set.", unit="MiB", low=0, high=1 << 30),
     )
     listens: bool = field(
-        default=True,
-        metadata=option("Whether it listens on TCP: then it is a service to the daemon, and is probed."),
+        default=True, metadata=option("Whether it listens on TCP: then it is a service to the daemon, and is probed.")
     )
     probe_period_s: float = field(
         default=Probe().period_s, metadata=option("Period of its liveness probe.", unit="s", low=0.1, high=3600)
@@ -215,8 +214,7 @@ class DaemonSetsOptions(_LastingOptions):
     """Its pods stay until the last job has finished."""
 
     listens: bool = field(
-        default=False,
-        metadata=option("Whether it listens on TCP: then it is a service to the daemon, and is probed."),
+        default=False, metadata=option("Whether it listens on TCP: then it is a service to the daemon, and is probed.")
     )
     protected: bool = field(default=True, metadata=option("Whether it may never be paused."))
 

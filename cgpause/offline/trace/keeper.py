@@ -6,18 +6,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from cgpause.core.model import (
-    Action,
-    CgroupId,
-    Freeze,
-    Mechanism,
-    Owner,
-    Pause,
-    PauseRecord,
-    Pod,
-    Resume,
-    Sacrifice,
-)
+from cgpause.core.model import Action, CgroupId, Freeze, Mechanism, Owner, Pause, PauseRecord, Pod, Resume, Sacrifice
 from cgpause.telemetry.trace.values import TracedSample, pause_seen
 
 OnSample = Callable[[int], None]
