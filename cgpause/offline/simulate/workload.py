@@ -19,6 +19,11 @@ MAX_JOBS = 1_000_000
 MAX_SERVICES = 1000
 _SPARE_MIB = 8
 """Memory between the use of a service and its limit, if the limit is not set."""
+_PRIORITY = option(
+    "Of two pods the one with the higher priority is paused later, whatever else they are.", low=-1000, high=1000
+)
+_LISTENS = option("Whether it listens on TCP: then it is a service to the daemon, and is probed.")
+_PROTECTED = option("Whether it may never be paused.")
 
 
 def _name(what: str) -> dict[str, Option]:
@@ -26,12 +31,6 @@ def _name(what: str) -> dict[str, Option]:
         what,
         pattern=lambda text: _NAME.fullmatch(text) is not None,
         allowed="up to 63 lower-case letters, digits and -",
-    )
-
-
-def _priority() -> dict[str, Option]:
-    return option(
-        "Of two pods the one with the higher priority is paused later, whatever else they are.", low=-1000, high=1000
     )
 
 
@@ -99,7 +98,7 @@ class JobsOptions:
     )
     start_s: float = field(default=0.0, metadata=option("When the first comes.", unit="s", low=0, high=1e9))
     every_s: float = field(default=0.0, metadata=option("How long after it the next comes.", unit="s", low=0, high=1e6))
-    priority: int = field(default=0, metadata=_priority())
+    priority: int = field(default=0, metadata=_PRIORITY)
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield a conflict if a unit is larger than the limit, or far too small."""
@@ -132,9 +131,7 @@ class _LastingOptions:
         default=None,
         metadata=option("Memory that each pod requests; limit_mib unless set.", unit="MiB", low=0, high=1 << 30),
     )
-    listens: bool = field(
-        default=True, metadata=option("Whether it listens on TCP: then it is a service to the daemon, and is probed.")
-    )
+    listens: bool = field(default=True, metadata=_LISTENS)
     probe_period_s: float = field(
         default=Probe().period_s, metadata=option("Period of its liveness probe.", unit="s", low=0.1, high=3600)
     )
@@ -161,8 +158,8 @@ class _LastingOptions:
         default=None,
         metadata=option("For how long it may go without an answer; only counted.", unit="s", low=0, high=1e6),
     )
-    protected: bool = field(default=False, metadata=option("Whether it may never be paused."))
-    priority: int = field(default=0, metadata=_priority())
+    protected: bool = field(default=False, metadata=_PROTECTED)
+    priority: int = field(default=0, metadata=_PRIORITY)
 
     @property
     def limit(self) -> int:
@@ -213,10 +210,8 @@ class DaemonSetsOptions(_LastingOptions):
     lasts_s: ClassVar[None] = None
     """Its pods stay until the last job has finished."""
 
-    listens: bool = field(
-        default=False, metadata=option("Whether it listens on TCP: then it is a service to the daemon, and is probed.")
-    )
-    protected: bool = field(default=True, metadata=option("Whether it may never be paused."))
+    listens: bool = field(default=False, metadata=_LISTENS)
+    protected: bool = field(default=True, metadata=_PROTECTED)
 
 
 Lasting = ServicesOptions | DaemonSetsOptions
