@@ -184,7 +184,7 @@ def test_a_value_outside_a_limit_is_refused(section: str, option: str, value: st
     ("value", "accepted"),
     [("-1000", True), ("1000", True), ("0", True), ("-1001", False), ("1001", False), ("1.0", False), ("true", False)],
 )
-def test_a_priority_is_a_whole_number_up_to_1000_either_way(value: str, accepted: bool) -> None:  # noqa: FBT001
+def test_a_priority_is_a_whole_number_up_to_1000_either_way(value: str, accepted: bool) -> None:
     found = problems(f"[[pods]]\nmatch = 'a/b'\npriority = {value}\n")
 
     assert ([] if accepted else ["pods[1].priority"]) == found

@@ -43,7 +43,7 @@ def test_a_link_to_nothing_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("must_exist", [True, False])
-def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path, must_exist: bool) -> None:  # noqa: FBT001
+def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path, must_exist: bool) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     file = tmp_path / "file"
@@ -92,7 +92,7 @@ def test_a_file_that_is_not_utf_8_is_an_error_at_its_line(tmp_path: Path, data: 
 @pytest.mark.parametrize(
     ("excess", "accepted"), [pytest.param(0, True, id="at-limit"), pytest.param(1, False, id="just-above")]
 )
-def test_a_file_has_at_most_1_mib(tmp_path: Path, excess: int, accepted: bool) -> None:  # noqa: FBT001
+def test_a_file_has_at_most_1_mib(tmp_path: Path, excess: int, accepted: bool) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(b"#\n" * (512 * 1024) + b"\n" * excess)
 

@@ -106,7 +106,7 @@ def test_pod_uid_is_spelled_as_in_the_api(name: str, uid: str | None) -> None:
         pytest.param("", False, id="empty"),
     ],
 )
-def test_container_id_is_told_by_its_name(name: str, known: bool) -> None:  # noqa: FBT001 - a table
+def test_container_id_is_told_by_its_name(name: str, known: bool) -> None:
     assert container_id(name) == (ID if known else None)
 
 

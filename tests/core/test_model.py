@@ -23,7 +23,7 @@ cpu_maxes = st.builds(CpuMax, st.none() | st.integers(1000, 10**7), st.integers(
         pytest.param(CpuMax(1000, 100000), CpuMax(10001, 1000000), True, id="just-less"),
     ],
 )
-def test_quotas_compare_as_shares_of_their_periods(one: CpuMax, other: CpuMax, at_most: bool) -> None:  # noqa: FBT001 - a table
+def test_quotas_compare_as_shares_of_their_periods(one: CpuMax, other: CpuMax, at_most: bool) -> None:
     assert one.at_most(other) is at_most
 
 

@@ -388,7 +388,7 @@ LISTENS6 = b"   0: 00000000000000000000000000000000:1F90 00000000000000000000000
         pytest.param((TCP + CONNECTED)[:256], False, id="cut-off-and-only-connected"),
     ],
 )
-def test_the_first_socket_tells_whether_anybody_listens(data: bytes, listens: bool) -> None:  # noqa: FBT001 - a table
+def test_the_first_socket_tells_whether_anybody_listens(data: bytes, listens: bool) -> None:
     assert parse_first_listens(data) is listens
 
 

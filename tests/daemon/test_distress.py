@@ -114,7 +114,7 @@ def test_a_batch_pod_that_refuses_connections_may_become_a_service(
     seen_s: int,
     at_s: int,
     looks_s: int,
-    resumed: bool,  # noqa: FBT001 - a table
+    resumed: bool,
 ) -> None:
     refused = iter(range(100))
     monkeypatch.setattr("cgpause.daemon.distress.refused_connections", lambda _: next(refused))

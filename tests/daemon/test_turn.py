@@ -101,12 +101,7 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: pytest.Monke
     ],
 )
 def test_the_headroom_is_read_in_full_only_if_its_bounds_do_not_suffice(
-    bounds: tuple[int, int],
-    exact: int,
-    stalls: bool,  # noqa: FBT001 - a table
-    tight: bool,  # noqa: FBT001
-    rests: bool,  # noqa: FBT001
-    reads: int,
+    bounds: tuple[int, int], exact: int, stalls: bool, tight: bool, rests: bool, reads: int
 ) -> None:
     read: list[int] = []
 
@@ -160,12 +155,7 @@ def take_in_containers(
 
 
 @pytest.mark.parametrize(("tight", "due_ns"), [(False, 7 * S), (True, 5 * S + S // 10)])
-def test_a_new_container_ends_the_daemons_sleep(
-    tmp_path: Path,
-    watch: Watch,
-    tight: bool,  # noqa: FBT001 - a table
-    due_ns: int,
-) -> None:
+def test_a_new_container_ends_the_daemons_sleep(tmp_path: Path, watch: Watch, tight: bool, due_ns: int) -> None:
     """Two large pods part ways before the tripwire would wake the daemon."""
     bench = Bench(tmp_path, watch)
     asleep = Schedule(sample_at_ns=30 * S, tight=tight, asleep=True, quiet=Quiet(1, 2, 30 * S, S))

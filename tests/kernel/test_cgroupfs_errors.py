@@ -244,11 +244,7 @@ def test_a_directory_that_cannot_be_looked_at_is_an_error(
 
 @pytest.mark.parametrize(("owner", "user", "trusted"), [(0, 5, True), (5, 5, True), (6, 5, False), (6, 0, False)])
 def test_a_directory_of_another_user_is_not_trusted(
-    cgroup: Cgroup,
-    monkeypatch: Patch,
-    owner: int,
-    user: int,
-    trusted: bool,  # noqa: FBT001 - a table
+    cgroup: Cgroup, monkeypatch: Patch, owner: int, user: int, trusted: bool
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(os, "fstat", lambda _: SimpleNamespace(st_uid=owner))

@@ -59,7 +59,7 @@ HOSTILE = os.fsdecode(b'web\n<0>forged pod="x"\xff\xfe')
 
 @pytest.mark.parametrize("journal", [False, True], ids=["terminal", "journal"])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "utf-8:strict"])
-def test_a_hostile_name_reaches_a_real_stderr_as_one_line(journal: bool, encoding: str) -> None:  # noqa: FBT001 - a table
+def test_a_hostile_name_reaches_a_real_stderr_as_one_line(journal: bool, encoding: str) -> None:
     code = (
         "import logging, os, sys; from cgpause.kernel import journal; journal.ADDRESS = '/nonexistent'; "
         f"stderr = os.fstat(2); os.environ['JOURNAL_STREAM'] = f'{{stderr.st_dev}}:{{stderr.st_ino + {not journal}}}'; "
@@ -103,9 +103,7 @@ def test_journald_is_told_the_priority_of_every_line(
 
 @pytest.mark.parametrize("journal", [False, True], ids=["terminal", "journal"])
 def test_a_bug_in_a_log_call_reaches_nobody_who_logs(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    journal: bool,  # noqa: FBT001 - a table
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], journal: bool
 ) -> None:
     monkeypatch.setattr("cgpause.kernel.journal.is_stderr", lambda: journal)
     monkeypatch.setattr("cgpause.kernel.journal.Journal", lambda: SimpleNamespace(send=lambda *_: True))
@@ -119,10 +117,7 @@ def test_a_bug_in_a_log_call_reaches_nobody_who_logs(
 
 @pytest.mark.parametrize(("verbose", "shown"), [(False, ["info: b"]), (True, ["debug: a", "info: b"])])
 def test_debug_lines_appear_only_when_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    verbose: bool,  # noqa: FBT001 - a table
-    shown: list[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verbose: bool, shown: list[str]
 ) -> None:
     monkeypatch.delenv("JOURNAL_STREAM", raising=False)
     set_up(verbose=verbose)

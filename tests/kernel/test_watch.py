@@ -87,12 +87,7 @@ def write(name: str) -> Change:
     ],
 )
 def test_changes_of_a_pod_are_told_apart_and_files_only_of_paused_ones(
-    watch: Watch,
-    tier: Path,
-    pod: Cgroup,
-    change: Change,
-    running: PodChange | None,
-    paused: PodChange | None,
+    watch: Watch, tier: Path, pod: Cgroup, change: Change, running: PodChange | None, paused: PodChange | None
 ) -> None:
     for is_paused, expected in ((False, running), (True, paused)):
         watch.add_pod(pod, paused=is_paused)

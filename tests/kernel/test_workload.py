@@ -80,10 +80,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     ],
 )
 def test_one_process_answers_for_its_network_namespace(
-    node: Node,
-    ipv4: bytes | None,
-    ipv6: bytes | None,
-    answer: bool | None,  # noqa: FBT001 - a table
+    node: Node, ipv4: bytes | None, ipv6: bytes | None, answer: bool | None
 ) -> None:
     node.add_cgroup(GOOD, 10)
     node.add_process(10, ipv4=ipv4, ipv6=ipv6)
@@ -126,12 +123,7 @@ def test_cri_o_s_monitor_in_the_pod_is_not_asked(node: Node) -> None:
         pytest.param(["7zip"], False, True, id="a-digit"),
     ],
 )
-def test_processes_of_a_pod_are_told_apart_by_name(
-    node: Node,
-    names: list[str],
-    runtime: bool,  # noqa: FBT001 - a table
-    program: bool,  # noqa: FBT001
-) -> None:
+def test_processes_of_a_pod_are_told_apart_by_name(node: Node, names: list[str], runtime: bool, program: bool) -> None:
     assert node.look_inside() is None
     node.add_cgroup(GOOD, *range(10, 10 + len(names)))
     for pid, name in enumerate(names, 10):
@@ -162,10 +154,7 @@ def test_a_runtime_is_seen_behind_the_many_processes_of_another_container(node: 
     ],
 )
 def test_a_program_that_the_node_needs_is_told_by_its_oom_score(
-    node: Node,
-    name: str,
-    adjusted: str | None,
-    critical: bool,  # noqa: FBT001 - a table
+    node: Node, name: str, adjusted: str | None, critical: bool
 ) -> None:
     node.add_cgroup(GOOD, 10)
     node.add_process(10)

@@ -110,7 +110,7 @@ def test_a_demand_that_is_expected_is_at_least_the_need() -> None:
 
 
 @pytest.mark.parametrize(("rate", "active"), [(1, False), (1.001, True)], ids=["at", "above"])
-def test_growth_of_half_a_percent_of_the_capacity_in_30_s_is_active(rate: float, active: bool) -> None:  # noqa: FBT001 - a table
+def test_growth_of_half_a_percent_of_the_capacity_in_30_s_is_active(rate: float, active: bool) -> None:
     terms = replace(IDLE, capacity_bytes=6000 * MIB)
     assert ACTIVE_S == 30
     assert terms.active_bytes == 30 * MIB
@@ -122,7 +122,7 @@ def test_growth_of_half_a_percent_of_the_capacity_in_30_s_is_active(rate: float,
     [({}, False, False), ({}, True, True), ({"admitted": False}, False, True)],
     ids=["still", "paused", "newcomer"],
 )
-def test_paused_and_new_pods_would_grow(facts: dict[str, object], is_paused: bool, active: bool) -> None:  # noqa: FBT001 - a table
+def test_paused_and_new_pods_would_grow(facts: dict[str, object], is_paused: bool, active: bool) -> None:
     found = asked(growth(100, **facts), 300, **(held() if is_paused else {}))
     assert found.active is active
     assert found.newcomer is ("admitted" in facts)
@@ -130,13 +130,13 @@ def test_paused_and_new_pods_would_grow(facts: dict[str, object], is_paused: boo
 
 
 @pytest.mark.parametrize(("claim", "active"), [(4095, False), (4096, True)])
-def test_a_pod_at_its_limit_has_nothing_to_ask_for(claim: int, active: bool) -> None:  # noqa: FBT001 - a table
+def test_a_pod_at_its_limit_has_nothing_to_ask_for(claim: int, active: bool) -> None:
     found = asked(growing(100, low=0), memory_max_bytes=100 * MIB + claim)
     assert found.active is active
 
 
 @pytest.mark.parametrize(("more", "active"), [(0, False), (2, True)], ids=["at", "above"])
-def test_a_small_surge_is_not_worth_a_pause(more: int, active: bool) -> None:  # noqa: FBT001 - a table
+def test_a_small_surge_is_not_worth_a_pause(more: int, active: bool) -> None:
     """The surge is the amount that the pod has taken since its low plus the amount it is expected to take."""
     used = 2 * ACTIVE + more
     assert asked(growing(0)._replace(used=used, low=used)).active is active, "it is expected to take half as much again"
@@ -174,8 +174,8 @@ def test_demands_are_consistent(
     limit: float | None,
     peaks: list[float],
     idle_share: float,
-    admitted: bool,  # noqa: FBT001 - drawn
-    is_paused: bool,  # noqa: FBT001 - drawn
+    admitted: bool,
+    is_paused: bool,
 ) -> None:
     known = growth(used, rate=rate * MIB, admitted=admitted)
     terms = replace(IDLE, idle_share=idle_share)
@@ -243,7 +243,7 @@ def test_a_paused_pod_counts_with_its_usual_step(steps: int, limit: float, expec
 
 
 @pytest.mark.parametrize(("ago_s", "overdue"), [(OVERDUE_S, False), (OVERDUE_S + 1e-6, True)])
-def test_a_pod_paused_for_long_is_overdue(ago_s: float, overdue: bool) -> None:  # noqa: FBT001 - a table
+def test_a_pod_paused_for_long_is_overdue(ago_s: float, overdue: bool) -> None:
     assert asked(growing(100), 300, **held(ago_s)).is_overdue is overdue
     assert OVERDUE_S == 20
 
@@ -365,7 +365,7 @@ def test_growth_since_the_pause(known: Growth, grown: float) -> None:
         pytest.param(pod("a"), MIB, False, id="not-paused"),
     ],
 )
-def test_a_throttled_pod_outgrows_its_throttle(made: Pod, grown: int, expected: bool) -> None:  # noqa: FBT001 - a table
+def test_a_throttled_pod_outgrows_its_throttle(made: Pod, grown: int, expected: bool) -> None:
     assert outgrows(made, growth(100, held_bytes=100 * MIB - grown), CAPACITY) is expected
 
 

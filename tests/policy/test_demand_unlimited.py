@@ -61,9 +61,7 @@ def test_the_growth_of_a_pod_with_a_known_peak_is_not_reserved_far_ahead() -> No
     ],
 )
 def test_nothing_is_reserved_for_a_pod_with_a_known_peak_that_has_just_freed_memory(
-    limit: float | None,
-    facts: dict[str, Any],
-    reserved: bool,  # noqa: FBT001 - a table
+    limit: float | None, facts: dict[str, Any], reserved: bool
 ) -> None:
     """A pod that ends frees its memory over several samples; frozen, it would keep what the next one needs."""
     known = growing(100, **{"recorded": True, "base": 100 * MIB, "flow": 1.0 * MIB, **facts})

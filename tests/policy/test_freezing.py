@@ -34,7 +34,7 @@ def freezes(decision: Decision) -> list[str]:
 
 
 @pytest.mark.parametrize(("age_ns", "frozen"), [(DUE_NS - 1, False), (DUE_NS, True), (60 * S, True)])
-def test_batch_is_frozen_once_its_pause_is_old_enough(age_ns: int, frozen: bool) -> None:  # noqa: FBT001
+def test_batch_is_frozen_once_its_pause_is_old_enough(age_ns: int, frozen: bool) -> None:
     decision = decided(record(NOW - age_ns))
     assert freezes(decision) == (["test"] if frozen else []), "with the reason of the pause, for it is the same pause"
 

@@ -84,7 +84,7 @@ def test_growth_is_a_rate() -> None:
 
 
 @pytest.mark.parametrize(("grown", "grew"), [(NOISE - 1, False), (NOISE, False), (NOISE + 1, True)])
-def test_only_growth_above_noise_is_growth(grown: int, grew: bool) -> None:  # noqa: FBT001 - a table
+def test_only_growth_above_noise_is_growth(grown: int, grew: bool) -> None:
     found = history((0, 10, POD), (500, 10 + grown / MIB, POD))
     assert found.grew is grew
     assert found.rate == (2 * grown if grew else 0)
@@ -133,7 +133,7 @@ def test_the_largest_rate_counts_not_the_last() -> None:
 
 
 @pytest.mark.parametrize(("rate", "kept"), [(FORGOTTEN_RATE - 0.01, False), (FORGOTTEN_RATE + 0.01, True)])
-def test_a_rate_of_next_to_nothing_is_forgotten(rate: float, kept: bool) -> None:  # noqa: FBT001 - a table
+def test_a_rate_of_next_to_nothing_is_forgotten(rate: float, kept: bool) -> None:
     assert FORGOTTEN_RATE == 1024
     found = after(growth(10, rate=rate / 0.5**0.001), 10, 10)
     assert found.rate == (pytest.approx(rate) if kept else 0)
@@ -252,7 +252,7 @@ def test_a_new_low_begins_the_surge_anew() -> None:
     ],
 )
 @pytest.mark.parametrize("ms", [5, 1000], ids=["too-short", "long-enough"])
-def test_which_pods_may_move(ms: int, known: Growth, seen: Pod, is_moving: bool) -> None:  # noqa: FBT001 - a table
+def test_which_pods_may_move(ms: int, known: Growth, seen: Pod, is_moving: bool) -> None:
     usage = PodUsage(10 * MIB, seen)
     found = learn(Growths({POD.cgroup: known}, START_NS), look(ms, usage))
     assert found.moving == ((usage,) if is_moving else ())
@@ -320,7 +320,7 @@ def test_a_pod_that_was_paused_before_the_daemon_has_its_memory_and_waits_to_go_
     [(100 * MIB - LARGE, False), (100 * MIB - LARGE - 1, True)],
     ids=["at", "just-below"],
 )
-def test_a_large_drop_ends_a_surge(used: int, dropped: bool) -> None:  # noqa: FBT001 - a table
+def test_a_large_drop_ends_a_surge(used: int, dropped: bool) -> None:
     known = growth(100, low=50 * MIB, low_ran_ns=S, ran_ns=9 * S, rate=MIB, excused=True)
     found = learn(Growths({POD.cgroup: known}, START_NS), look(1000, PodUsage(used, POD))).pods[POD.cgroup]
     assert found.base == (used if dropped else None)
@@ -403,7 +403,7 @@ def test_a_pod_that_stands_still_is_no_newcomer_when_another_container_of_it_sta
 
 
 @pytest.mark.parametrize(("changed_ms", "admitted"), [(1000, True), (1000 + 1e-6, False)], ids=["before", "new"])
-def test_only_a_drop_within_five_seconds_of_a_change_is_a_restart(changed_ms: float, admitted: bool) -> None:  # noqa: FBT001
+def test_only_a_drop_within_five_seconds_of_a_change_is_a_restart(changed_ms: float, admitted: bool) -> None:
     seen = replace(JOB, changed_at_ns=START_NS + round(changed_ms * MS))
     assert after(growth(100), 6000, 5, seen).admitted is admitted
 

@@ -56,7 +56,7 @@ def test_a_short_run_does_not_renew_the_budget() -> None:
     [(12 * S - 1, True), (12 * S, False), (12 * S + 1, False)],
     ids=["just-below", "at", "just-above"],
 )
-def test_a_stretch_ends_after_the_shortest_run(ran_ns: int, kept: bool) -> None:  # noqa: FBT001 - a table
+def test_a_stretch_ends_after_the_shortest_run(ran_ns: int, kept: bool) -> None:
     old = Stretch(NOW - 100 * S, resumed_ns=NOW - ran_ns, resumed_by_policy=True)
     assert followed(old, paused=False) == (old if kept else None)
 
@@ -106,7 +106,7 @@ def test_a_manual_pause_has_no_stretch() -> None:
 @pytest.mark.parametrize(
     ("held_ns", "ends"), [(15 * S - 1, False), (15 * S, True), (15 * S + 1, True)], ids=["just-below", "at", "above"]
 )
-def test_a_pause_ends_after_the_longest_time(held_ns: int, ends: bool) -> None:  # noqa: FBT001 - a table
+def test_a_pause_ends_after_the_longest_time(held_ns: int, ends: bool) -> None:
     stretch = Stretch(NOW - held_ns)
     held = pod("a", paused=record(NOW - held_ns))
     assert is_spent(held, stretch, NOW, HOLD) is ends
@@ -115,7 +115,7 @@ def test_a_pause_ends_after_the_longest_time(held_ns: int, ends: bool) -> None: 
 
 
 @pytest.mark.parametrize(("held_ns", "ends"), [(600 * S - 1, False), (600 * S, True)], ids=["just-below", "at"])
-def test_batch_is_held_longer(held_ns: int, ends: bool) -> None:  # noqa: FBT001 - a table
+def test_batch_is_held_longer(held_ns: int, ends: bool) -> None:
     held = pod("a", paused=record(NOW - held_ns), workload=Workload.BATCH)
     assert is_spent(held, Stretch(NOW - held_ns), NOW, HOLD) is ends
     assert spent_text(held, HOLD) == "paused for the longest time allowed (600 s)"
@@ -129,7 +129,7 @@ def test_a_manual_pause_is_never_spent() -> None:
     ("left_ns", "ends"), [(1, False), (0, True), (-1, True)], ids=["just-before", "at", "just-after"]
 )
 @pytest.mark.parametrize("owner", Owner)
-def test_any_pause_ends_when_it_expires(owner: Owner, left_ns: int, ends: bool) -> None:  # noqa: FBT001 - a table
+def test_any_pause_ends_when_it_expires(owner: Owner, left_ns: int, ends: bool) -> None:
     held = pod("a", paused=record(NOW, owner, expires_ns=NOW + left_ns))
     assert (must_end(held, NOW) == (Result.EXPIRED, "pause expired")) is ends
 
@@ -155,7 +155,7 @@ def test_protection_and_distress_forbid_a_pause() -> None:
 
 
 @pytest.mark.parametrize(("left_ns", "new"), [(1, True), (0, False), (-1, False)], ids=["before", "at", "after"])
-def test_a_new_pod_is_left_alone(left_ns: int, new: bool) -> None:  # noqa: FBT001 - a table
+def test_a_new_pod_is_left_alone(left_ns: int, new: bool) -> None:
     found = must_run(pod("a", settled_at_ns=NOW + left_ns), None, NOW, HOLD)
     assert (found is not None and "too new" in found) is new
 
@@ -163,7 +163,7 @@ def test_a_new_pod_is_left_alone(left_ns: int, new: bool) -> None:  # noqa: FBT0
 @pytest.mark.parametrize(
     ("age_ns", "blocked"), [(15 * S - 1, False), (15 * S, True)], ids=["budget-left", "budget-spent"]
 )
-def test_within_its_budget_a_pod_may_be_paused_again(age_ns: int, blocked: bool) -> None:  # noqa: FBT001 - a table
+def test_within_its_budget_a_pod_may_be_paused_again(age_ns: int, blocked: bool) -> None:
     stretch = Stretch(NOW - age_ns, resumed_ns=NOW - S, resumed_by_policy=True)
     assert (must_run(pod("a"), stretch, NOW, HOLD) is not None) is blocked
 
@@ -237,7 +237,7 @@ def test_how_long_a_pod_has_to_run(made: Pod, stretch: Stretch | None, seconds: 
         pytest.param(Workload.BATCH, Stretch(NOW - 600 * S + 1, NOW, turn=True), False, id="batch-before"),
     ],
 )
-def test_a_pod_whose_budget_is_spent_runs_in_its_turn(workload: Workload, stretch: Stretch | None, turn: bool) -> None:  # noqa: FBT001 - a table
+def test_a_pod_whose_budget_is_spent_runs_in_its_turn(workload: Workload, stretch: Stretch | None, turn: bool) -> None:
     assert is_turn(pod("a", workload=workload), stretch, NOW, HOLD) is turn
 
 
@@ -259,9 +259,7 @@ NEW = pod("a", settled_at_ns=NOW + 1)
     ],
 )
 def test_pods_that_are_only_new_may_be_paused_where_nothing_else_helps(
-    made: Pod,
-    stretch: Stretch | None,
-    only_new: bool,  # noqa: FBT001 - a table
+    made: Pod, stretch: Stretch | None, only_new: bool
 ) -> None:
     assert is_only_new(made, stretch, NOW, HOLD) is only_new
 
@@ -313,11 +311,7 @@ def test_a_stretch_remembers_that_the_kind_was_not_known() -> None:
     [(False, 12, 12), (True, 12, 42), (True, 43, 43), (True, 41, 42)],
     ids=["known", "time-to-start", "longer-anyway", "just-less"],
 )
-def test_a_pod_that_could_not_start_gets_time_to(
-    starting: bool,  # noqa: FBT001 - a table
-    min_run_s: float,
-    run_s: int,
-) -> None:
+def test_a_pod_that_could_not_start_gets_time_to(starting: bool, min_run_s: float, run_s: int) -> None:
     hold = replace(HOLD, min_run_s=min_run_s)
     made = PodUsage(1, pod("a"))
     old = Stretch(NOW - 100 * S, NOW, resumed_by_policy=True, starting=starting)

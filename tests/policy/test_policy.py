@@ -215,7 +215,7 @@ def test_a_stretch_of_pauses_is_bounded_and_three_probes_in_a_row_never_fall_int
 
 @pytest.mark.parametrize("sacrifice", [False, True])
 @pytest.mark.parametrize("interval_s", [0.05, 1.0])
-def test_under_pressure_that_never_ends_every_pod_still_gets_to_run(interval_s: float, sacrifice: bool) -> None:  # noqa: FBT001 - a table
+def test_under_pressure_that_never_ends_every_pod_still_gets_to_run(interval_s: float, sacrifice: bool) -> None:
     node = Node(
         replace(WATERMARK, hold=HOLD, watermark=WatermarkConfig(interval_s=interval_s, patience=1, sacrifice=sacrifice))
     )
@@ -231,7 +231,7 @@ def test_under_pressure_that_never_ends_every_pod_still_gets_to_run(interval_s: 
 
 
 @pytest.mark.parametrize("unmade", [False, True])
-def test_a_pod_in_which_no_program_runs_does_not_hinder_the_last_resort(unmade: bool) -> None:  # noqa: FBT001 - a table
+def test_a_pod_in_which_no_program_runs_does_not_hinder_the_last_resort(unmade: bool) -> None:
     node = Node(replace(WATERMARK, hold=HOLD, watermark=WatermarkConfig(patience=1, batch=1, sacrifice=True)))
     node.add(pod("paused", paused=record(START_NS)))
     node.add(replace(pod("new", settled_at_ns=START_NS + 3600 * S), unmade=unmade))

@@ -102,7 +102,7 @@ def test_the_first_rule_that_matches_wins() -> None:
     ("qos", "protected"),
     [pytest.param(BURSTABLE, False, id="named-class"), pytest.param(BEST_EFFORT, True, id="another-class")],
 )
-def test_a_rule_for_some_classes_leaves_the_others_to_the_next(qos: QosClass, protected: bool) -> None:  # noqa: FBT001 - a table
+def test_a_rule_for_some_classes_leaves_the_others_to_the_next(qos: QosClass, protected: bool) -> None:
     config = Config(pods=(rule("*/*", protect=False, qos=(BURSTABLE,)), rule("*/*", protect=True)))
     assert (reason(qos=qos, config=config) is not None) is protected
 
@@ -118,7 +118,7 @@ def test_a_rule_for_some_classes_leaves_the_others_to_the_next(qos: QosClass, pr
         ("web/*", False),
     ],
 )
-def test_rules_are_globs_on_namespace_and_name(match: str, matches: bool) -> None:  # noqa: FBT001 - a table
+def test_rules_are_globs_on_namespace_and_name(match: str, matches: bool) -> None:
     assert (reason(config=Config(pods=(rule(match, protect=True),))) is not None) is matches
 
 
@@ -168,7 +168,7 @@ def test_no_rule_allows_touching_ourselves_or_what_root_marked(protects: dict[st
         ),
     ],
 )
-def test_a_pod_without_a_name_is_protected_while_names_matter(config: Config, protected: bool) -> None:  # noqa: FBT001 - a table
+def test_a_pod_without_a_name_is_protected_while_names_matter(config: Config, protected: bool) -> None:
     assert (reason(name=None, config=config) is not None) is protected
 
 

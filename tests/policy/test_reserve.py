@@ -58,7 +58,7 @@ def test_what_is_left_if_every_pod_takes_all_it_may(facts: dict[str, Any], taken
 
 
 @pytest.mark.parametrize(("free", "paused"), [(150, False), (149, True)], ids=["nothing-left", "less"])
-def test_what_a_pod_can_take_decides_whether_pods_are_looked_at_one_by_one(free: float, paused: bool) -> None:  # noqa: FBT001 - a table
+def test_what_a_pod_can_take_decides_whether_pods_are_looked_at_one_by_one(free: float, paused: bool) -> None:
     """With exactly 0 bytes left, the policy examines the pods one by one, and all run."""
     node = Node(free=free).add("a", 300, claim=40, rate=900).add("b", 200, claim=100, rate=1000)
     assert node.does() == ({"b": "pause"} if paused else {})
@@ -99,7 +99,7 @@ def test_the_worst_demand_of_the_first_is_reserved_and_pods_whose_need_does_not_
 
 
 @pytest.mark.parametrize(("free", "paused"), [(85, False), (84.99, True)], ids=["fits", "does-not"])
-def test_a_need_that_fits_exactly_runs(free: float, paused: bool) -> None:  # noqa: FBT001 - a table
+def test_a_need_that_fits_exactly_runs(free: float, paused: bool) -> None:
     node = Node(free=free).add("a", 300, claim=65, rate=100).add("b", 200, claim=100, rate=100)
     assert node.does() == ({"b": "pause"} if paused else {})
 

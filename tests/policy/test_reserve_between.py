@@ -119,7 +119,7 @@ def test_closeness_and_the_next_sample() -> None:
 
 
 @pytest.mark.parametrize(("claim", "tight"), [(400, False), (500, True)])
-def test_memory_is_tight_if_growing_pods_may_take_more_than_there_is(claim: float, tight: bool) -> None:  # noqa: FBT001
+def test_memory_is_tight_if_growing_pods_may_take_more_than_there_is(claim: float, tight: bool) -> None:
     """Most memory is free. A daemon that slept until a quarter is left would find both halfway to their peaks."""
     node = Node(free=900).add("a", 50, claim=claim, rate=20).add("b", 50, claim=claim, rate=20)
     assert node.decide().tight is tight
@@ -178,6 +178,6 @@ def test_the_pod_that_goes_on_alone_is_watched_by_the_headroom() -> None:
     ("available", "at_ns", "holds"),
     [(11, 9, True), (19, 9, True), (10, 9, False), (20, 9, False), (15, 10, False)],
 )
-def test_the_bounds_of_quiet(available: int, at_ns: int, holds: bool) -> None:  # noqa: FBT001 - a table
+def test_the_bounds_of_quiet(available: int, at_ns: int, holds: bool) -> None:
     quiet = Quiet(low_bytes=10, high_bytes=20, until_ns=10, next_sample_ns=1)
     assert quiet.holds(available, at_ns) is holds

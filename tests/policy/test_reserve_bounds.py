@@ -40,10 +40,7 @@ EXCUSED = "pauses have cost more time than a restart would"
     ],
 )
 def test_a_pod_is_excused_when_pauses_have_cost_more_than_a_restart(
-    cost_s: float,
-    ran_s: float,
-    claim: float,
-    excused: bool,  # noqa: FBT001 - a table
+    cost_s: float, ran_s: float, claim: float, excused: bool
 ) -> None:
     node = waiting(cost_s, claim=claim, ran_s=ran_s)
     done = node.step()
@@ -204,11 +201,7 @@ def test_of_an_excused_pod_without_a_known_base_only_its_growth_is_reserved() ->
         pytest.param(HowPaused.THROTTLE, 100 << 10, False, id="the-operator-wants-no-freeze"),
     ],
 )
-def test_a_throttled_pod_that_goes_on_growing_is_frozen(
-    how: HowPaused,
-    grown: int,
-    froze: bool,  # noqa: FBT001 - a table
-) -> None:
+def test_a_throttled_pod_that_goes_on_growing_is_frozen(how: HowPaused, grown: int, froze: bool) -> None:
     node = Node(20, replace(CONFIG, mechanism=how)).add("a", 300, claim=20, rate=300)
     node.add("b", 200, claim=50, rate=300, paused_s=1, known={"held_bytes": 200 * MIB - (grown << 10)})
     decision = node.decide()
@@ -218,7 +211,7 @@ def test_a_throttled_pod_that_goes_on_growing_is_frozen(
 
 
 @pytest.mark.parametrize(("paused_s", "froze"), [(1.4, False), (1.5, True)])
-def test_a_batch_pod_that_waits_is_frozen_after_a_while(paused_s: float, froze: bool) -> None:  # noqa: FBT001 - a table
+def test_a_batch_pod_that_waits_is_frozen_after_a_while(paused_s: float, froze: bool) -> None:
     node = Node(20, replace(CONFIG, mechanism=HowPaused.AUTO)).add("a", 300, claim=20, rate=300)
     node.add("b", 200, claim=50, rate=300, paused_s=paused_s)
     assert node.does() == ({"b": "freeze"} if froze else {})

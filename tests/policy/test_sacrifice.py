@@ -26,7 +26,7 @@ from cgpause.policy.sacrifice import WORTH_PCT
         pytest.param(True, 5, 10, "b", id="least-cpu-time"),
     ],
 )
-def test_sacrifice(enabled: bool, since_s: float | None, free: float, killed: str | None) -> None:  # noqa: FBT001 - a table
+def test_sacrifice(enabled: bool, since_s: float | None, free: float, killed: str | None) -> None:
     node = Node(free, SACRIFICE if enabled else CONFIG)
     node.add("a", 300, claim=200, rate=300, cpu_usage_usec=9_000_000)
     node.add("b", 200, claim=190, rate=300, paused_s=1, cpu_usage_usec=2_000_000)
@@ -130,7 +130,7 @@ def test_what_was_killed_is_remembered_with_what_it_held() -> None:
         pytest.param(20, True, id="freed"),
     ],
 )
-def test_a_pod_is_killed_again_only_if_that_helped(used_mib: float, again: bool) -> None:  # noqa: FBT001 - a table
+def test_a_pod_is_killed_again_only_if_that_helped(used_mib: float, again: bool) -> None:
     cgroup = CgroupId("kubepods/podb", 2)
     node = tight(killed={cgroup: 100 * MIB}).add("b", used_mib, claim=50, paused_s=1, cpu_usage_usec=1000)
     assert node.pods[1].pod.cgroup == cgroup

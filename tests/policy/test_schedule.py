@@ -137,11 +137,7 @@ def decided(next_ns: int, quiet: Quiet | None = None, *, tight: bool = False) ->
     ],
 )
 def test_the_next_sample_after_a_decision(
-    next_ns: int,
-    sleep_ns: int | None,
-    lingers: bool,  # noqa: FBT001 - a table
-    expected_ns: int,
-    asleep: bool,  # noqa: FBT001 - a table
+    next_ns: int, sleep_ns: int | None, lingers: bool, expected_ns: int, asleep: bool
 ) -> None:
     before = Schedule().after_pressure(START_NS - (0 if lingers else LINGER_NS))
     after = before.after_decision(decided(next_ns, QUIET, tight=True), sampled(node(50)), sleep_ns)

@@ -89,7 +89,7 @@ def test_those_that_use_the_least_are_paused_first() -> None:
 
 
 @pytest.mark.parametrize("all_paused", [False, True])
-def test_an_empty_c_pauses_nobody_and_kills_nobody(all_paused: bool) -> None:  # noqa: FBT001 - a table
+def test_an_empty_c_pauses_nobody_and_kills_nobody(all_paused: bool) -> None:
     """Without a pause by the daemon there is no pod to sacrifice."""
     _, done = run(WatermarkState(), 99, [], [], all_paused=all_paused)
     assert done == {}
@@ -112,7 +112,7 @@ def test_a_pause_says_why_with_its_numbers_and_mechanism() -> None:
 @pytest.mark.parametrize(
     ("ago_s", "due"), [(0.999, False), (1.0, True), (1.001, True)], ids=["just-before", "at", "just-after"]
 )
-def test_algorithm_2_looks_once_an_interval(ago_s: float, due: bool) -> None:  # noqa: FBT001 - a table
+def test_algorithm_2_looks_once_an_interval(ago_s: float, due: bool) -> None:
     before = looked(95, ago_s=ago_s)
     state, done = run(before, 10, running(1), held(1))
     assert done == ({"resume": ["p0"]} if due else {})
@@ -132,7 +132,7 @@ def test_between_intervals_not_even_the_upper_mark_pauses_more() -> None:
     [(79.5, True), (80, True), (80.5, False)],
     ids=["just-below", "at", "just-above"],
 )
-def test_all_are_resumed_at_the_lower_mark(used_pct: float, resumes: bool) -> None:  # noqa: FBT001 - a table
+def test_all_are_resumed_at_the_lower_mark(used_pct: float, resumes: bool) -> None:
     state, done = run(looked(95), used_pct, running(1), held(3, 2, 1))
     assert done == ({"resume": ["p0", "p1", "p2"]} if resumes else {})
     if resumes:
@@ -143,7 +143,7 @@ def test_all_are_resumed_at_the_lower_mark(used_pct: float, resumes: bool) -> No
 
 
 @pytest.mark.parametrize(("intervals_before", "pauses"), [(1, False), (2, True), (3, True)], ids=["T-1", "T", "T+1"])
-def test_more_are_paused_after_t_intervals_without_improvement(intervals_before: int, pauses: bool) -> None:  # noqa: FBT001 - a table
+def test_more_are_paused_after_t_intervals_without_improvement(intervals_before: int, pauses: bool) -> None:
     state, done = run(looked(95, intervals_before), 95, running(1, 2, 3), held(3))
     assert done == ({"pause": ["r0", "r1"]} if pauses else {})
     assert state == WatermarkState(NOW, 95, 0 if pauses else intervals_before + 1)
@@ -195,7 +195,7 @@ def test_the_last_paused_are_told_by_time_not_by_memory() -> None:
 
 
 @pytest.mark.parametrize(("intervals_before", "kills"), [(1, False), (2, True)], ids=["T-1", "T"])
-def test_nobody_is_sacrificed_before_t_intervals(intervals_before: int, kills: bool) -> None:  # noqa: FBT001 - a table
+def test_nobody_is_sacrificed_before_t_intervals(intervals_before: int, kills: bool) -> None:
     _, done = run(looked(95, intervals_before), 95, [], held(3))
     assert ("sacrifice" in done) is kills
 
@@ -208,7 +208,7 @@ def test_nobody_is_sacrificed_before_t_intervals(intervals_before: int, kills: b
         pytest.param(running(1), False, True, id="somebody-can-be-paused-now"),
     ],
 )
-def test_nobody_is_sacrificed(candidates: list[PodUsage], all_paused: bool, sacrifice: bool) -> None:  # noqa: FBT001 - a table
+def test_nobody_is_sacrificed(candidates: list[PodUsage], all_paused: bool, sacrifice: bool) -> None:
     rules = replace(RULES, sacrifice=sacrifice)
     _, done = run(looked(95, 2), 95, candidates, held(3), all_paused=all_paused, rules=rules)
     assert "sacrifice" not in done
@@ -223,7 +223,7 @@ def test_nobody_is_sacrificed(candidates: list[PodUsage], all_paused: bool, sacr
         pytest.param(95, TOTAL_BYTES * 5 // 100 + 1, True, id="would-just-bring-it-below"),
     ],
 )
-def test_nobody_is_killed_where_it_would_not_help(used_pct: float, held_bytes: int, kills: bool) -> None:  # noqa: FBT001 - a table
+def test_nobody_is_killed_where_it_would_not_help(used_pct: float, held_bytes: int, kills: bool) -> None:
     _, done = run(looked(used_pct, 2), used_pct, [], [PodUsage(held_bytes, held(3)[0].pod)])
     assert ("sacrifice" in done) is kills
 

@@ -38,11 +38,7 @@ THROTTLE = CpuMax(1000, 100_000)
     ],
 )
 def test_a_pause_whose_time_is_over_is_the_daemons_to_end(
-    tree: FakeTree,
-    by: Owner,
-    asked: Owner,
-    ended_s: int | None,
-    undone: bool,  # noqa: FBT001 - a table
+    tree: FakeTree, by: Owner, asked: Owner, ended_s: int | None, undone: bool
 ) -> None:
     pod = tree.add_pod("web", cpu_max="50000 100000")
     expires_ns = None if ended_s is None else now_ns() + ended_s * 10**9
@@ -118,11 +114,7 @@ def test_a_damaged_record_that_nothing_replaces_is_a_failure_for_every_owner(
 
 
 @pytest.mark.parametrize(("owner", "released"), [(None, True), (Owner.DAEMON, True), (Owner.MANUAL, False)])
-def test_memory_high_is_never_the_operators(
-    tree: FakeTree,
-    owner: Owner | None,
-    released: bool,  # noqa: FBT001 - a table
-) -> None:
+def test_memory_high_is_never_the_operators(tree: FakeTree, owner: Owner | None, released: bool) -> None:
     tree.add_pod("web")
     brake(tree.kubepods)
 
@@ -185,7 +177,7 @@ def test_a_root_that_cannot_be_read_is_exit_code_6(tree: FakeTree, monkeypatch: 
 
 
 @pytest.mark.parametrize("foreign", [False, True])
-def test_what_memory_high_is_now_is_said(tree: FakeTree, capsys: Capture, foreign: bool) -> None:  # noqa: FBT001
+def test_what_memory_high_is_now_is_said(tree: FakeTree, capsys: Capture, foreign: bool) -> None:
     tree.add_pod("web")
     brake(tree.kubepods)
     if foreign:

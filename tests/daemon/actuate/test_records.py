@@ -98,7 +98,7 @@ def test_a_pod_whose_lost_record_could_not_be_replaced_at_once_is_tried_again(
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["recorded", "record-lost"])
-def test_a_resume_needs_no_free_descriptor(bench: Bench, lost: bool) -> None:  # noqa: FBT001 - a table
+def test_a_resume_needs_no_free_descriptor(bench: Bench, lost: bool) -> None:
     bench.pause("a", "b")
     if lost:
         os.removexattr(bench.folders["a"], "user.cgpause")

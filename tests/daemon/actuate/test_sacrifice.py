@@ -53,7 +53,7 @@ def test_the_sacrifice_of_a_running_pod_ends_no_pause(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["taken-over", "paused-meanwhile"])
-def test_what_an_operator_holds_by_now_is_not_sacrificed(bench: Bench, before: bool) -> None:  # noqa: FBT001 - a table
+def test_what_an_operator_holds_by_now_is_not_sacrificed(bench: Bench, before: bool) -> None:
     if before:
         bench.pause("b")
     decided = Sacrifice(bench.tracked("b").pod, 1, "test")

@@ -217,10 +217,7 @@ def test_page_cache_is_turned_out_in_small_steps(brake: Brake, fake: FakeTree) -
     ],
 )
 def test_nobody_sleeps_where_the_node_is_the_tighter_limit(
-    brake: Brake,
-    fake: FakeTree,
-    headroom: Headroom,
-    sleeps: bool,  # noqa: FBT001
+    brake: Brake, fake: FakeTree, headroom: Headroom, sleeps: bool
 ) -> None:
     brake.apply(headroom, headroom.kubepods_used_bytes, S, tight=False, care_bytes=25 * GIB, wakes=True)
 

@@ -156,11 +156,7 @@ def test_a_kubepods_that_vanishes_under_a_write_is_no_trouble(
 
 @pytest.mark.parametrize("where", ["locked", "get_xattr"])
 def test_a_release_that_fails_is_said_and_tried_again(
-    brake: Brake,
-    fake: FakeTree,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    where: str,
+    brake: Brake, fake: FakeTree, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     apply(brake, 10)
     with monkeypatch.context() as patch:

@@ -56,7 +56,7 @@ def test_a_node_tighter_than_the_limit_decides() -> None:
         pytest.param(63.9, HighLevel(99 * GIB, tripwire=False), True, id="has-shrunk"),
     ],
 )
-def test_a_tripwire_never_turns_out_page_cache(cache_gib: float, now: HighLevel | None, tripwire: bool) -> None:  # noqa: FBT001
+def test_a_tripwire_never_turns_out_page_cache(cache_gib: float, now: HighLevel | None, tripwire: bool) -> None:
     chosen = level(limited(10), cache_gib=cache_gib, now=now)
 
     assert chosen == (HighLevel(75 * GIB, tripwire=True) if tripwire else HighLevel(99 * GIB, tripwire=False))
@@ -124,7 +124,7 @@ def test_odd_limits_give_pages(limit: int) -> None:
         pytest.param([(98.5, 0), (98.5, 1), (99.5, 2)], True, id="lifted-while-the-use-rises"),
     ],
 )
-def test_the_airbag_is_lifted_after_a_second(steps: list[tuple[float, float]], lifted: bool) -> None:  # noqa: FBT001
+def test_the_airbag_is_lifted_after_a_second(steps: list[tuple[float, float]], lifted: bool) -> None:
     airbag, stall = HighLevel(99 * GIB, tripwire=False), Stall()
     for used_gib, at_s in steps:
         stall = stall.follow(airbag, limited(used_gib), int(at_s * NS_PER_S))

@@ -47,11 +47,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     ids=["listens", "does-not", "cannot-be-told"],
 )
 def test_a_pod_in_which_nothing_listens_is_batch(
-    fake: FakeTree,
-    tree: PodTree,
-    asked: Asked,
-    answer: bool | None,  # noqa: FBT001 - a table
-    workload: Workload,
+    fake: FakeTree, tree: PodTree, asked: Asked, answer: bool | None, workload: Workload
 ) -> None:
     asked.answers[str(fake.add_pod("web"))] = answer
     (tracked,) = tree.refresh(0)[0]
@@ -153,7 +149,7 @@ def test_a_workload_is_certainly_batch_only_if_a_pod_of_it_did_not_listen(
     asked: Asked,
     monkeypatch: pytest.MonkeyPatch,
     inside: Inside | None,
-    answer: bool | None,  # noqa: FBT001
+    answer: bool | None,
     known: dict[str, bool | None],
 ) -> None:
     monkeypatch.setattr(programs, "look_inside", lambda _: inside)
@@ -186,7 +182,7 @@ def test_the_silence_of_an_init_container_says_nothing_of_the_container_after_it
     monkeypatch: pytest.MonkeyPatch,
     inside: Inside,
     kills: int,
-    doubted: bool,  # noqa: FBT001 - a table
+    doubted: bool,
 ) -> None:
     """Otherwise a service whose init container ran for a minute would be frozen as batch before it can listen."""
     monkeypatch.setattr(programs, "look_inside", lambda _: inside)

@@ -21,12 +21,7 @@ ALLOW_ALL = Config(protect=ProtectConfig(namespaces=(), static_pods=False, guara
 @pytest.mark.parametrize(("value", "protects"), [(b"1", True), (b"", True), (b"0", False)])
 @pytest.mark.parametrize("xattr", ["user.cgpause.protect", "user.oomd_omit", "user.oomd_avoid"])
 def test_our_mark_and_those_of_systemd_oomd_protect(
-    fake: FakeTree,
-    tree: PodTree,
-    monkeypatch: pytest.MonkeyPatch,
-    xattr: str,
-    value: bytes,
-    protects: bool,  # noqa: FBT001 - a table
+    fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch, xattr: str, value: bytes, protects: bool
 ) -> None:
     os.setxattr(fake.add_pod("web"), xattr, value)
     (tracked,) = tree.refresh(0)[0]
@@ -41,11 +36,7 @@ def test_our_mark_and_those_of_systemd_oomd_protect(
     [("", True), ("a.scope", True), ("a.scope/inner", True), ("../beside", False)],
     ids=["itself", "container", "crun", "elsewhere"],
 )
-def test_the_pod_we_run_in_is_protected(
-    fake: FakeTree,
-    place: str,
-    protects: bool,  # noqa: FBT001 - a table
-) -> None:
+def test_the_pod_we_run_in_is_protected(fake: FakeTree, place: str, protects: bool) -> None:
     """The pod is found by process id: inside a container, the path of the own cgroup is "/"."""
     folder = fake.add_pod("web") / place
     folder.mkdir(parents=True, exist_ok=True)
@@ -96,10 +87,7 @@ def test_the_pod_the_manifest_names_as_ours_is_protected(
 
 @pytest.mark.parametrize(("refused", "protects"), [(errno.EIO, True), (errno.EOPNOTSUPP, False), (errno.ENODEV, False)])
 def test_a_pod_whose_processes_cannot_be_listed_is_protected_until_they_can(
-    fake: FakeTree,
-    monkeypatch: pytest.MonkeyPatch,
-    refused: int,
-    protects: bool,  # noqa: FBT001 - a table
+    fake: FakeTree, monkeypatch: pytest.MonkeyPatch, refused: int, protects: bool
 ) -> None:
     """A threaded cgroup (EOPNOTSUPP) is not protected: a container can make one, and must gain nothing by it."""
     fake.add_pod("web")

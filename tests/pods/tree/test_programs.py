@@ -40,7 +40,7 @@ def test_a_pod_is_unmade_until_a_program_runs_in_it(
     inside: Inside | None,
     populated: int | None,
     used_mib: int,
-    unmade: bool,  # noqa: FBT001 - a table
+    unmade: bool,
 ) -> None:
     found = [inside]
     monkeypatch.setattr(programs, "look_inside", lambda _: found[0])
@@ -106,12 +106,7 @@ def test_a_pod_in_which_a_runtime_works_beside_a_program_is_spared_for_a_while(
     ],
 )
 def test_after_a_while_only_pods_that_still_wait_are_looked_at_and_not_in_each_sample(
-    fake: FakeTree,
-    tree: PodTree,
-    monkeypatch: pytest.MonkeyPatch,
-    waits: Inside,
-    watched: bool,  # noqa: FBT001 - a table
-    seconds: int,
+    fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch, waits: Inside, watched: bool, seconds: int
 ) -> None:
     looks: list[Inside] = []
     found = [waits]
