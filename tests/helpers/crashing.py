@@ -90,6 +90,10 @@ class PausableCgroup:
     def open(self) -> Cgroup:
         return Cgroup(self.root, self.path)
 
+    def stepped(self, before: Before) -> SteppedCgroup:
+        """Open the cgroup; `before` is called before each step that touches the kernel."""
+        return SteppedCgroup(self.root, self.path, before)
+
     def set(self, cpu_max: str, burst_us: int = 0) -> None:
         """Remove any pause and write these limits, as kubelet would have made the pod."""
         with contextlib.suppress(OSError):
@@ -240,7 +244,7 @@ def count_steps(cgroup: PausableCgroup, scenario: Scenario) -> list[str]:
         steps.append(f"{step} {name}".strip())
 
     scenario.set_up(cgroup)
-    with SteppedCgroup(cgroup.root, cgroup.path, note) as stepped:
+    with cgroup.stepped(note) as stepped:
         scenario.operation(stepped)
     return steps
 
@@ -260,7 +264,7 @@ def kill_before_step(cgroup: PausableCgroup, operation: Callable[[Cgroup], objec
             left -= 1
 
         try:
-            with SteppedCgroup(cgroup.root, cgroup.path, die) as stepped:
+            with cgroup.stepped(die) as stepped:
                 operation(stepped)
         finally:
             os._exit(0)  # reached only if the process was not killed
@@ -336,7 +340,7 @@ class Race:
         if die_before is not None:
             kill_before_step(cgroup, resizing, die_before, torn=False)
             return
-        with SteppedCgroup(cgroup.root, cgroup.path, lambda *_: None) as stepped:
+        with cgroup.stepped(lambda *_: None) as stepped:
             resizing(stepped)
 
 

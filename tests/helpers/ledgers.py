@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
-from helpers.crashing import HOLDS, PausableCgroup
+from cgpause.core.errors import KernelWriteError
+from cgpause.kernel.cgroupfs import Cgroup
+from helpers.crashing import HOLDS, Before, PausableCgroup, SteppedCgroup
 
 
 def make_cgroup(root: Path, path: str = "pod") -> PausableCgroup:
@@ -24,6 +27,21 @@ def hold(cgroup: PausableCgroup, how: str) -> None:
 def high_state(folder: Path) -> tuple[str, list[str]]:
     """Return memory.high of a kubepods root and the names of its xattrs."""
     return (folder / "memory.high").read_text().strip(), os.listxattr(folder)
+
+
+def refusal(cgroup: Cgroup, name: str, code: int = errno.EIO) -> KernelWriteError:
+    """Return the error of a refused write."""
+    return KernelWriteError(f"{cgroup.path}/{name}", OSError(code, os.strerror(code)), "1")
+
+
+def refuse_writes(file: str, code: int = errno.EIO) -> Before:
+    """Return a hook that refuses each write of one file."""
+
+    def refuse(cgroup: SteppedCgroup, step: str, name: str) -> None:
+        if (step, name) == ("write", file):
+            raise refusal(cgroup, name, code)
+
+    return refuse
 
 
 CHANGES = ("write", "set_xattr", "remove_xattr")

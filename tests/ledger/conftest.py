@@ -13,13 +13,13 @@ from cgpause.kernel.cgroupfs import Cgroup
 
 
 @pytest.fixture
-def pausable_cgroup(tmp_path: Path) -> PausableCgroup:
+def pod(tmp_path: Path) -> PausableCgroup:
     return make_cgroup(tmp_path)
 
 
 @pytest.fixture
-def cgroup(pausable_cgroup: PausableCgroup) -> Iterator[Cgroup]:
-    with pausable_cgroup.open() as opened:
+def cgroup(pod: PausableCgroup) -> Iterator[Cgroup]:
+    with pod.open() as opened:
         yield opened
 
 

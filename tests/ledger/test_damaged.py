@@ -25,10 +25,10 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("data", DAMAGED)
-def test_a_damaged_record_is_never_guessed_at(pausable_cgroup: PausableCgroup, cgroup: Cgroup, data: bytes) -> None:
-    pausable_cgroup.set("1000 100000")
-    os.setxattr(pausable_cgroup.folder, XATTR, data)
-    before = pausable_cgroup.state()
+def test_a_damaged_record_is_never_guessed_at(pod: PausableCgroup, cgroup: Cgroup, data: bytes) -> None:
+    pod.set("1000 100000")
+    os.setxattr(pod.folder, XATTR, data)
+    before = pod.state()
     with pytest.raises(DamagedRecordError):
         ledger.read_record(cgroup)
     with pytest.raises(DamagedRecordError):
@@ -41,16 +41,14 @@ def test_a_damaged_record_is_never_guessed_at(pausable_cgroup: PausableCgroup, c
         ledger.resume(cgroup)
     with pytest.raises(RestoreError):
         ledger.resume(cgroup, second_source=lambda _: None)
-    assert pausable_cgroup.state() == before
+    assert pod.state() == before
 
 
 @pytest.mark.parametrize("data", DAMAGED)
-def test_a_second_source_replaces_a_damaged_record(
-    pausable_cgroup: PausableCgroup, cgroup: Cgroup, data: bytes
-) -> None:
-    pausable_cgroup.set("1000 100000")
-    pausable_cgroup.write("cgroup.freeze", "1")
-    os.setxattr(pausable_cgroup.folder, XATTR, data)
+def test_a_second_source_replaces_a_damaged_record(pod: PausableCgroup, cgroup: Cgroup, data: bytes) -> None:
+    pod.set("1000 100000")
+    pod.write("cgroup.freeze", "1")
+    os.setxattr(pod.folder, XATTR, data)
     asked: list[str] = []
 
     def systemd(path: str) -> CpuMax:
@@ -60,25 +58,25 @@ def test_a_second_source_replaces_a_damaged_record(
     resumed = ledger.resume(cgroup, second_source=systemd)
     assert resumed is not None
     assert (resumed.record, resumed.cpu_max, resumed.foreign) == (None, CpuMax(75000, 100000), False)
-    assert asked == [str(pausable_cgroup.folder)]
-    assert pausable_cgroup.state() == CgroupState("75000 100000", "0", "0", None)
+    assert asked == [str(pod.folder)]
+    assert pod.state() == CgroupState("75000 100000", "0", "0", None)
 
 
-def test_a_sound_record_needs_no_second_source(pausable_cgroup: PausableCgroup, cgroup: Cgroup) -> None:
-    pausable_cgroup.set("50000 100000")
+def test_a_sound_record_needs_no_second_source(pod: PausableCgroup, cgroup: Cgroup) -> None:
+    pod.set("50000 100000")
     ledger.pause(cgroup, request())
     ledger.resume(cgroup, second_source=lambda _: pytest.fail("asked in vain"))
-    assert pausable_cgroup.state().cpu_max == "50000 100000"
+    assert pod.state().cpu_max == "50000 100000"
 
 
 def test_a_record_of_an_impossible_pause_is_never_taken_for_a_finished_resume(
-    pausable_cgroup: PausableCgroup, cgroup: Cgroup
+    pod: PausableCgroup, cgroup: Cgroup
 ) -> None:
     """A throttle record without the written value must not be dropped while the throttle's quota stays."""
-    pausable_cgroup.set("50000 100000")
+    pod.set("50000 100000")
     ledger.pause(cgroup, request())
-    fields = json.loads(os.getxattr(pausable_cgroup.folder, XATTR))
-    os.setxattr(pausable_cgroup.folder, XATTR, json.dumps({**fields, "written_cpu_max": None}).encode())
+    fields = json.loads(os.getxattr(pod.folder, XATTR))
+    os.setxattr(pod.folder, XATTR, json.dumps({**fields, "written_cpu_max": None}).encode())
     with pytest.raises(RestoreError):
         ledger.resume(cgroup)
-    assert pausable_cgroup.state().record is not None
+    assert pod.state().record is not None

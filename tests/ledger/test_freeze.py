@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from helpers.crashing import HOLDS, CgroupState, PausableCgroup, SteppedCgroup, freeze, request, throttle_and_freeze
-from helpers.ledgers import CHANGES, hold
+from helpers.ledgers import CHANGES, hold, refusal
 
-from cgpause.core.errors import CgpauseError, KernelWriteError
+from cgpause.core.errors import CgpauseError
 from cgpause.core.model import CpuMax, Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
@@ -20,37 +18,35 @@ from cgpause.ledger.record import XATTR
 THROTTLED, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE
 
 
-def test_a_throttled_pod_is_frozen_on_top_and_resume_undoes_both(
-    pausable_cgroup: PausableCgroup, cgroup: Cgroup
-) -> None:
-    pausable_cgroup.set("50000 100000", 20000)
-    before = pausable_cgroup.state()
+def test_a_throttled_pod_is_frozen_on_top_and_resume_undoes_both(pod: PausableCgroup, cgroup: Cgroup) -> None:
+    pod.set("50000 100000", 20000)
+    before = pod.state()
     throttled, _ = ledger.pause(cgroup, request())
 
     record, changed = ledger.freeze(cgroup, "it grows")
     assert changed
     assert record == replace(throttled, mechanism=FREEZE, reason="it grows")
     assert ledger.read_record(cgroup) == record
-    state = pausable_cgroup.state()
+    state = pod.state()
     assert (state.cpu_max, state.burst, state.freeze) == ("1000 100000", "0", "1")
 
     resumed = ledger.resume(cgroup)
     assert resumed is not None
     assert (resumed.record, resumed.cpu_max, resumed.foreign) == (record, CpuMax(50000, 100000), False)
-    assert pausable_cgroup.state() == before
+    assert pod.state() == before
 
 
-def test_a_freeze_is_recorded_first_leaves_the_quota_alone_and_is_undone_first(pausable_cgroup: PausableCgroup) -> None:
+def test_a_freeze_is_recorded_first_leaves_the_quota_alone_and_is_undone_first(pod: PausableCgroup) -> None:
     """A write of the quota would refill the CPU pool of the pod that grows."""
-    pausable_cgroup.set("50000 100000", 20000)
-    hold(pausable_cgroup, "throttle")
+    pod.set("50000 100000", 20000)
+    hold(pod, "throttle")
     steps: list[str] = []
 
     def note(_: Cgroup, step: str, name: str) -> None:
         if step in (*CHANGES, "lock"):
             steps.append(name or step)
 
-    with SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, note) as stepped:
+    with pod.stepped(note) as stepped:
         freeze(stepped)
         ledger.resume(stepped)
     assert steps == ["lock", XATTR, "cgroup.freeze", "lock", "cgroup.freeze", "cpu.max", "cpu.max.burst", XATTR]
@@ -66,44 +62,40 @@ def test_a_freeze_is_recorded_first_leaves_the_quota_alone_and_is_undone_first(p
     ],
 )
 def test_only_a_pod_the_daemon_throttles_is_frozen(
-    pausable_cgroup: PausableCgroup, cgroup: Cgroup, prepare: Callable[[Cgroup], object]
+    pod: PausableCgroup, cgroup: Cgroup, prepare: Callable[[Cgroup], object]
 ) -> None:
-    pausable_cgroup.set("50000 100000", 20000)
+    pod.set("50000 100000", 20000)
     prepare(cgroup)
-    before = pausable_cgroup.state()
+    before = pod.state()
     assert ledger.freeze(cgroup, "again") == (ledger.read_record(cgroup), False)
-    assert pausable_cgroup.state() == before
+    assert pod.state() == before
 
 
-def test_a_throttled_pod_frozen_by_somebody_else_is_left_to_them(
-    pausable_cgroup: PausableCgroup, cgroup: Cgroup
-) -> None:
-    pausable_cgroup.set("50000 100000")
+def test_a_throttled_pod_frozen_by_somebody_else_is_left_to_them(pod: PausableCgroup, cgroup: Cgroup) -> None:
+    pod.set("50000 100000")
     ledger.pause(cgroup, request())
-    pausable_cgroup.write("cgroup.freeze", "1")
-    before = pausable_cgroup.state()
+    pod.write("cgroup.freeze", "1")
+    before = pod.state()
     with pytest.raises(CgpauseError, match="already frozen"):
         ledger.freeze(cgroup, "it grows")
-    assert pausable_cgroup.state() == before
+    assert pod.state() == before
     ledger.resume(cgroup)
-    assert pausable_cgroup.state() == CgroupState("50000 100000", "0", "1", None)
+    assert pod.state() == CgroupState("50000 100000", "0", "1", None)
 
 
-def test_a_frozen_pod_somebody_thawed_gets_its_quota_back_all_the_same(
-    pausable_cgroup: PausableCgroup, cgroup: Cgroup
-) -> None:
-    pausable_cgroup.set("50000 100000", 20000)
+def test_a_frozen_pod_somebody_thawed_gets_its_quota_back_all_the_same(pod: PausableCgroup, cgroup: Cgroup) -> None:
+    pod.set("50000 100000", 20000)
     throttle_and_freeze(cgroup)
-    pausable_cgroup.write("cgroup.freeze", "0")
+    pod.write("cgroup.freeze", "0")
     ledger.resume(cgroup)
-    assert pausable_cgroup.state() == CgroupState("50000 100000", "20000", "0", None)
+    assert pod.state() == CgroupState("50000 100000", "20000", "0", None)
 
 
 @pytest.mark.parametrize("trouble", ["refused", "another-writer"])
-def test_a_pod_that_cannot_be_frozen_stays_throttled(pausable_cgroup: PausableCgroup, trouble: str) -> None:
-    pausable_cgroup.set("50000 100000", 20000)
-    hold(pausable_cgroup, "throttle")
-    before = pausable_cgroup.state()
+def test_a_pod_that_cannot_be_frozen_stays_throttled(pod: PausableCgroup, trouble: str) -> None:
+    pod.set("50000 100000", 20000)
+    hold(pod, "throttle")
+    before = pod.state()
     reads = 0
 
     def interfere(cgroup: SteppedCgroup, step: str, name: str) -> None:
@@ -111,12 +103,12 @@ def test_a_pod_that_cannot_be_frozen_stays_throttled(pausable_cgroup: PausableCg
         if name != "cgroup.freeze":
             return
         if trouble == "refused" and step == "write":
-            raise KernelWriteError(f"{cgroup.path}/{name}", OSError(errno.EIO, os.strerror(errno.EIO)), "1")
+            raise refusal(cgroup, name)
         reads += step == "read"
         if trouble == "another-writer" and reads == 2:
-            pausable_cgroup.write("cgroup.freeze", "0")
+            pod.write("cgroup.freeze", "0")
 
-    with SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, interfere) as interfered:
+    with pod.stepped(interfere) as interfered:
         with pytest.raises(CgpauseError, match="EIO" if trouble == "refused" else "another writer"):
             freeze(interfered)
-        assert pausable_cgroup.state() == before
+        assert pod.state() == before

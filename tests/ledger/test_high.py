@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.crashing import PausableCgroup, SteppedCgroup, kill_before_step
+from helpers.crashing import PausableCgroup, kill_before_step
 from helpers.ledgers import high_state
 
 from cgpause.core.errors import BusyError, CgpauseError, KernelWriteError, RestoreError
@@ -153,12 +153,7 @@ def overwritten(folder: Path) -> None:
     ],
 )
 def test_whoever_dies_before_any_step_leaves_what_release_puts_right(
-    folder: Path,
-    original: str,
-    prepare: Callable[[Path], None],
-    operation: Operation,
-    restored: str,
-    torn: bool,  # noqa: FBT001 - a parameter of the table
+    folder: Path, original: str, prepare: Callable[[Path], None], operation: Operation, restored: str, torn: bool
 ) -> None:
     place = PausableCgroup(str(folder.parent), folder.name)
 
@@ -170,7 +165,7 @@ def test_whoever_dies_before_any_step_leaves_what_release_puts_right(
 
     steps: list[str] = []
     set_up()
-    with SteppedCgroup(place.root, place.path, lambda _, kind, name: steps.append(f"{kind} {name}")) as stepped:
+    with place.stepped(lambda _, kind, name: steps.append(f"{kind} {name}")) as stepped:
         operation(stepped)
     assert any(step.startswith(("write", "remove_xattr")) for step in steps), steps
     for number, step in enumerate(steps):

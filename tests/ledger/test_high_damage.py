@@ -103,10 +103,7 @@ def test_a_value_that_somebody_removed_is_not_taken_for_ours(folder: Path, kubep
 @pytest.mark.parametrize("error", [KernelReadError, CgroupGoneError])
 @pytest.mark.parametrize("known", [True, False])
 def test_a_release_that_cannot_look_is_a_restore_error_unless_all_is_gone(
-    kubepods: Cgroup,
-    monkeypatch: Patch,
-    error: type[Exception],
-    known: bool,  # noqa: FBT001 - a table
+    kubepods: Cgroup, monkeypatch: Patch, error: type[Exception], known: bool
 ) -> None:
     record = armed(kubepods)
 

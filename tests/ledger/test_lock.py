@@ -40,17 +40,17 @@ class Holder:
 
 
 @pytest.fixture
-def holder(pausable_cgroup: PausableCgroup) -> Iterator[Holder]:
-    held = Holder(pausable_cgroup.folder)
+def holder(pod: PausableCgroup) -> Iterator[Holder]:
+    held = Holder(pod.folder)
     yield held
     held.kill()
 
 
 def test_a_pod_locked_by_another_process_is_busy_until_that_one_is_gone(
-    pausable_cgroup: PausableCgroup, cgroup: Cgroup, holder: Holder
+    pod: PausableCgroup, cgroup: Cgroup, holder: Holder
 ) -> None:
-    pausable_cgroup.set("50000 100000")
-    before = pausable_cgroup.state()
+    pod.set("50000 100000")
+    before = pod.state()
     operations: list[Callable[[], object]] = [
         lambda: ledger.pause(cgroup, request(), wait_s=0.02),
         lambda: ledger.resume(cgroup, wait_s=0.02),
@@ -61,22 +61,20 @@ def test_a_pod_locked_by_another_process_is_busy_until_that_one_is_gone(
     for operation in operations:
         with pytest.raises(BusyError, match="locked by another process"):
             operation()
-    assert pausable_cgroup.state() == before
+    assert pod.state() == before
 
     holder.kill()
     assert ledger.pause(cgroup, request())[1]
     assert ledger.resume(cgroup) is not None
 
 
-def test_the_lock_is_given_back_after_success_and_after_failure(
-    pausable_cgroup: PausableCgroup, cgroup: Cgroup
-) -> None:
-    pausable_cgroup.set("50000 100000")
-    with pausable_cgroup.open() as other:
+def test_the_lock_is_given_back_after_success_and_after_failure(pod: PausableCgroup, cgroup: Cgroup) -> None:
+    pod.set("50000 100000")
+    with pod.open() as other:
         ledger.pause(cgroup, request(), wait_s=0)
         ledger.reassert(other, THROTTLE, wait_s=0)
         ledger.freeze(cgroup, "it grows", wait_s=0)
-        os.setxattr(pausable_cgroup.folder, XATTR, b"damaged")
+        os.setxattr(pod.folder, XATTR, b"damaged")
         with pytest.raises(RestoreError):
             ledger.resume(other, wait_s=0)
         with pytest.raises(RestoreError):

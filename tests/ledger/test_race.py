@@ -21,62 +21,55 @@ from cgpause.ledger import ledger
 
 
 @pytest.mark.parametrize("race", RACES, ids=lambda race: race.id)
-def test_resize_before_any_step_but_the_write_itself_is_what_is_restored(
-    pausable_cgroup: PausableCgroup, race: Race
-) -> None:
-    for number, step in enumerate(race.steps_before_the_write(pausable_cgroup)):
-        race.run(pausable_cgroup, resize_before=number)
+def test_resize_before_any_step_but_the_write_itself_is_what_is_restored(pod: PausableCgroup, race: Race) -> None:
+    for number, step in enumerate(race.steps_before_the_write(pod)):
+        race.run(pod, resize_before=number)
         where = f"resized before step {number} ({step})"
-        with pausable_cgroup.open() as fresh:
+        with pod.open() as fresh:
             record = ledger.read_record(fresh)
             assert record is not None, where
             assert str(record.original) == race.resized, where
-            assert pausable_cgroup.state().cpu_max == str(record.written), where
+            assert pod.state().cpu_max == str(record.written), where
             ledger.resume(fresh)
-        assert pausable_cgroup.state().cpu_max == race.resized, where
+        assert pod.state().cpu_max == race.resized, where
 
 
 @pytest.mark.parametrize("race", RACES, ids=lambda race: race.id)
-def test_death_at_any_step_of_a_pause_that_met_a_resize_keeps_the_resize(
-    pausable_cgroup: PausableCgroup, race: Race
-) -> None:
-    check_every_crash_of_a_race(pausable_cgroup, race)
+def test_death_at_any_step_of_a_pause_that_met_a_resize_keeps_the_resize(pod: PausableCgroup, race: Race) -> None:
+    check_every_crash_of_a_race(pod, race)
 
 
-def test_writer_that_never_rests_is_an_error_and_wins(pausable_cgroup: PausableCgroup) -> None:
-    pausable_cgroup.set("50000 100000")
+def test_writer_that_never_rests_is_an_error_and_wins(pod: PausableCgroup) -> None:
+    pod.set("50000 100000")
     quota = 50000
 
     def write_again(_cgroup: SteppedCgroup, step: str, name: str) -> None:
         nonlocal quota
         if (step, name) == ("read", "cpu.max"):
             quota += 1000
-            pausable_cgroup.write("cpu.max", f"{quota} 100000")
+            pod.write("cpu.max", f"{quota} 100000")
 
     with (
-        SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, write_again) as raced,
+        pod.stepped(write_again) as raced,
         pytest.raises(CgpauseError, match=r"read 5 values in .*: another writer is at work"),
     ):
         ledger.pause(raced, request())
-    assert pausable_cgroup.state() == CgroupState(f"{quota} 100000", "0", "0", None)
+    assert pod.state() == CgroupState(f"{quota} 100000", "0", "0", None)
 
 
-def test_failed_pause_that_met_a_resize_leaves_the_resize(pausable_cgroup: PausableCgroup) -> None:
-    pausable_cgroup.set("50000 100000")
+def test_failed_pause_that_met_a_resize_leaves_the_resize(pod: PausableCgroup) -> None:
+    pod.set("50000 100000")
     written = False
 
     def resize_then_fail_once(cgroup: SteppedCgroup, step: str, name: str) -> None:
         nonlocal written
         if step == "set_xattr" and not written:
-            pausable_cgroup.write("cpu.max", "70000 100000")
+            pod.write("cpu.max", "70000 100000")
         if (step, name) == ("read", "cpu.max") and written:
             written = False
             raise KernelReadError(f"{cgroup.path}/{name}", OSError(errno.EIO, os.strerror(errno.EIO)))
         written = written or (step, name) == ("write", "cpu.max")
 
-    with (
-        SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, resize_then_fail_once) as raced,
-        pytest.raises(KernelReadError),
-    ):
+    with pod.stepped(resize_then_fail_once) as raced, pytest.raises(KernelReadError):
         ledger.pause(raced, request())
-    assert pausable_cgroup.state() == CgroupState("70000 100000", "0", "0", None)
+    assert pod.state() == CgroupState("70000 100000", "0", "0", None)

@@ -7,7 +7,7 @@ import os
 
 import pytest
 from helpers.crashing import SCENARIOS, CgroupState, PausableCgroup, Scenario, SteppedCgroup, count_steps, request
-from helpers.ledgers import CHANGES
+from helpers.ledgers import CHANGES, refusal
 
 from cgpause.core.errors import CgpauseError, CgroupGoneError, KernelReadError, KernelWriteError, RestoreError
 from cgpause.core.model import Mechanism
@@ -35,7 +35,7 @@ class Refusal:
         if (self._persistent and self._key == (step, name)) or self._left == 0:
             self._key = (step, name)
             self._left = -1
-            raise KernelWriteError(f"{cgroup.path}/{name}", OSError(self._code, os.strerror(self._code)), "1")
+            raise refusal(cgroup, name, self._code)
         self._left -= 1
 
 
@@ -50,16 +50,13 @@ REFUSED = [s for s in SCENARIOS if s.cpu_max in ("50000 100000", "2000 1000000")
 @pytest.mark.parametrize("code", ERRNOS, ids=lambda code: errno.errorcode[code])
 @pytest.mark.parametrize("scenario", REFUSED, ids=lambda scenario: scenario.id)
 def test_no_refused_write_leaves_a_pod_paused_without_a_record(
-    pausable_cgroup: PausableCgroup,
-    scenario: Scenario,
-    code: int,
-    persistent: bool,  # noqa: FBT001 - a table
+    pod: PausableCgroup, scenario: Scenario, code: int, persistent: bool
 ) -> None:
     restored = CgroupState(scenario.restored, str(scenario.burst_us), "0", None)
-    for number in range(changes_of(pausable_cgroup, scenario)):
-        scenario.set_up(pausable_cgroup)
+    for number in range(changes_of(pod, scenario)):
+        scenario.set_up(pod)
         refusal = Refusal(number, code, persistent=persistent)
-        with SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, refusal) as refused:
+        with pod.stepped(refusal) as refused:
             try:
                 scenario.operation(refused)
             except (KernelWriteError, RestoreError):
@@ -67,54 +64,49 @@ def test_no_refused_write_leaves_a_pod_paused_without_a_record(
             else:
                 # A newer quota too small for the burst is the only refusal that is no failure.
                 assert code == errno.EINVAL
-                assert pausable_cgroup.state().record is None
+                assert pod.state().record is None
                 continue
-        if pausable_cgroup.state().record is None:
-            assert pausable_cgroup.state() == restored, f"change {number}"
-        with pausable_cgroup.open() as later:
+        if pod.state().record is None:
+            assert pod.state() == restored, f"change {number}"
+        with pod.open() as later:
             ledger.resume(later)
-        assert pausable_cgroup.state() == restored, f"change {number}"
+        assert pod.state() == restored, f"change {number}"
 
 
 @pytest.mark.parametrize("code", ERRNOS, ids=lambda code: errno.errorcode[code])
 @pytest.mark.parametrize("burst_us", [0, 20000])
 @pytest.mark.parametrize("mechanism", Mechanism)
 def test_a_pause_refused_once_undoes_itself_and_takes_its_record_along(
-    pausable_cgroup: PausableCgroup, mechanism: Mechanism, burst_us: int, code: int
+    pod: PausableCgroup, mechanism: Mechanism, burst_us: int, code: int
 ) -> None:
-    pausable_cgroup.set("50000 100000", burst_us)
-    before = pausable_cgroup.state()
+    pod.set("50000 100000", burst_us)
+    before = pod.state()
     for number in range(3 if burst_us and mechanism is THROTTLED else 2):
         refusal = Refusal(number, code, persistent=False)
-        with SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, refusal) as refused:
+        with pod.stepped(refusal) as refused:
             with pytest.raises(KernelWriteError) as e:
                 ledger.pause(refused, request(mechanism))
             assert e.value.errno == code
-        assert pausable_cgroup.state() == before
+        assert pod.state() == before
 
 
-def test_a_pause_that_cannot_be_undone_says_so_as_a_restore_error(pausable_cgroup: PausableCgroup) -> None:
+def test_a_pause_that_cannot_be_undone_says_so_as_a_restore_error(pod: PausableCgroup) -> None:
     """The worst case has its own error class and its own exit code (6), and the record stays."""
-    pausable_cgroup.set("50000 100000", 20000)
+    pod.set("50000 100000", 20000)
 
     def refuse(cgroup: SteppedCgroup, step: str, name: str) -> None:
-        if step == "write" and name == "cpu.max":
-            raise KernelWriteError(f"{cgroup.path}/{name}", OSError(errno.EIO, ""), "")
-        if step == "write" and name == "cpu.max.burst" and pausable_cgroup.state().burst == "0":
-            raise KernelWriteError(f"{cgroup.path}/{name}", OSError(errno.EIO, ""), "")
+        if step == "write" and (name == "cpu.max" or (name == "cpu.max.burst" and pod.state().burst == "0")):
+            raise refusal(cgroup, name)
 
-    with (
-        SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, refuse) as refused,
-        pytest.raises(RestoreError),
-    ):
+    with pod.stepped(refuse) as refused, pytest.raises(RestoreError):
         ledger.pause(refused, request())
-    assert pausable_cgroup.state().record is not None
+    assert pod.state().record is not None
 
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EROFS, errno.ENOSPC], ids=lambda code: errno.errorcode[code])
-def test_without_a_record_nothing_is_written_at_all(pausable_cgroup: PausableCgroup, code: int) -> None:
+def test_without_a_record_nothing_is_written_at_all(pod: PausableCgroup, code: int) -> None:
     """On a file system without xattrs, or a read-only one, both setting and removing them fail."""
-    pausable_cgroup.set("1000 100000")
+    pod.set("1000 100000")
     written: list[str] = []
 
     def refuse(cgroup: SteppedCgroup, step: str, name: str) -> None:
@@ -124,16 +116,13 @@ def test_without_a_record_nothing_is_written_at_all(pausable_cgroup: PausableCgr
         if step == "write":
             written.append(name)
 
-    with (
-        SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, refuse) as refused,
-        pytest.raises(KernelWriteError, match="the record"),
-    ):
+    with pod.stepped(refuse) as refused, pytest.raises(KernelWriteError, match="the record"):
         ledger.pause(refused, request())
     assert written == []
 
 
-def test_another_writer_in_the_same_moment_is_an_error_and_wins(pausable_cgroup: PausableCgroup) -> None:
-    pausable_cgroup.set("50000 100000", 20000)
+def test_another_writer_in_the_same_moment_is_an_error_and_wins(pod: PausableCgroup) -> None:
+    pod.set("50000 100000", 20000)
     reads = 0
 
     def race(_: SteppedCgroup, step: str, name: str) -> None:
@@ -141,43 +130,38 @@ def test_another_writer_in_the_same_moment_is_an_error_and_wins(pausable_cgroup:
         if (step, name) == ("read", "cpu.max"):
             reads += 1
             if reads == 3:  # to plan, before the write, and to check
-                pausable_cgroup.write("cpu.max", "70000 100000")
+                pod.write("cpu.max", "70000 100000")
 
-    with (
-        SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, race) as raced,
-        pytest.raises(CgpauseError, match="another writer"),
-    ):
+    with pod.stepped(race) as raced, pytest.raises(CgpauseError, match="another writer"):
         ledger.pause(raced, request())
-    assert pausable_cgroup.state() == CgroupState("70000 100000", "20000", "0", None)
+    assert pod.state() == CgroupState("70000 100000", "20000", "0", None)
 
 
 @pytest.mark.parametrize("file", ["cpu.max", "cpu.max.burst"])
 @pytest.mark.parametrize("text", ["", "garbage\n", "-1 100000\n", "1000 100000\n\n", "1000\x00"])
 def test_a_pod_whose_values_cannot_be_understood_is_not_paused(
-    pausable_cgroup: PausableCgroup, cgroup: Cgroup, file: str, text: str
+    pod: PausableCgroup, cgroup: Cgroup, file: str, text: str
 ) -> None:
-    pausable_cgroup.set("50000 100000")
-    (pausable_cgroup.folder / file).write_text(text)
-    before = pausable_cgroup.state()
+    pod.set("50000 100000")
+    (pod.folder / file).write_text(text)
+    before = pod.state()
     with pytest.raises(CgpauseError, match="malformed"):
         ledger.pause(cgroup, request())
-    assert pausable_cgroup.state() == before
+    assert pod.state() == before
 
 
-def test_a_pod_without_a_cpu_controller_is_an_error_that_says_so(
-    pausable_cgroup: PausableCgroup, cgroup: Cgroup
-) -> None:
-    (pausable_cgroup.folder / "cpu.max").unlink()
+def test_a_pod_without_a_cpu_controller_is_an_error_that_says_so(pod: PausableCgroup, cgroup: Cgroup) -> None:
+    (pod.folder / "cpu.max").unlink()
     with pytest.raises(KernelReadError, match="controller"):
         ledger.pause(cgroup, request())
 
 
 @pytest.mark.parametrize("scenario", REFUSED, ids=lambda scenario: scenario.id)
 def test_a_cgroup_that_vanishes_before_any_step_is_gone_and_nothing_else(
-    pausable_cgroup: PausableCgroup, scenario: Scenario
+    pod: PausableCgroup, scenario: Scenario
 ) -> None:
-    for number in range(len(count_steps(pausable_cgroup, scenario)) - 1):  # the last step only unlocks
-        scenario.set_up(pausable_cgroup)
+    for number in range(len(count_steps(pod, scenario)) - 1):  # the last step only unlocks
+        scenario.set_up(pod)
         left = number
 
         def vanish(cgroup: SteppedCgroup, step: str, _name: str) -> None:
@@ -187,7 +171,7 @@ def test_a_cgroup_that_vanishes_before_any_step_is_gone_and_nothing_else(
                 raise CgroupGoneError(cgroup.path)
 
         with (
-            SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, vanish) as vanishing,
+            pod.stepped(vanish) as vanishing,
             pytest.raises(CgroupGoneError),
         ):
             scenario.operation(vanishing)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from helpers.crashing import HOLDS, THROTTLE, CgroupState, PausableCgroup, SteppedCgroup, freeze, request, take_over
-from helpers.ledgers import hold, make_cgroup
+from helpers.ledgers import hold, make_cgroup, refuse_writes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,31 +24,31 @@ THROTTLED, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE
 @pytest.mark.parametrize("mechanism", [None, THROTTLED, FREEZE])
 @pytest.mark.parametrize("held", HOLDS)
 def test_a_pause_that_is_taken_over_goes_on_as_it_was_and_is_never_interrupted(
-    pausable_cgroup: PausableCgroup, held: str, mechanism: Mechanism | None
+    pod: PausableCgroup, held: str, mechanism: Mechanism | None
 ) -> None:
-    pausable_cgroup.set("50000 100000", 20000)
-    hold(pausable_cgroup, held)
-    before = pausable_cgroup.state()
-    with pausable_cgroup.open() as cgroup:
+    pod.set("50000 100000", 20000)
+    hold(pod, held)
+    before = pod.state()
+    with pod.open() as cgroup:
         existing = ledger.read_record(cgroup)
     assert existing is not None
     is_refused = existing.mechanism is FREEZE and mechanism is THROTTLED
 
     def still_held(cgroup: SteppedCgroup, step: str, name: str) -> None:
-        state = pausable_cgroup.state()
+        state = pod.state()
         assert (state.cpu_max, state.burst) == (before.cpu_max, before.burst), f"before {step} {name}"
         assert state.freeze >= before.freeze, f"before {step} {name}"
         assert state.record is not None, f"before {step} {name}"
         assert (step, name) not in {("write", "cpu.max"), ("remove_xattr", XATTR)}, "each write refills the pool"
 
-    with SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, still_held) as stepped:
+    with pod.stepped(still_held) as stepped:
         if is_refused:
             with pytest.raises(PausedOtherwiseError, match="the daemon froze it"):
                 take_over(mechanism)(stepped)
-            assert pausable_cgroup.state() == before
+            assert pod.state() == before
             return
         taken = take_over(mechanism)(stepped)
-    with pausable_cgroup.open() as cgroup:
+    with pod.open() as cgroup:
         record = ledger.read_record(cgroup)
         assert taken == record
         assert record == replace(
@@ -61,90 +59,75 @@ def test_a_pause_that_is_taken_over_goes_on_as_it_was_and_is_never_interrupted(
             mechanism=mechanism or existing.mechanism,
         )
         ledger.resume(cgroup)
-    assert pausable_cgroup.state() == CgroupState("50000 100000", "20000", "0", None)
+    assert pod.state() == CgroupState("50000 100000", "20000", "0", None)
 
 
 @pytest.mark.parametrize("owner", [None, Owner.MANUAL])
-def test_only_a_pause_of_the_daemons_is_taken_over(
-    pausable_cgroup: PausableCgroup, cgroup: Cgroup, owner: Owner | None
-) -> None:
-    pausable_cgroup.set("50000 100000", 20000)
+def test_only_a_pause_of_the_daemons_is_taken_over(pod: PausableCgroup, cgroup: Cgroup, owner: Owner | None) -> None:
+    pod.set("50000 100000", 20000)
     if owner is not None:
         ledger.pause(cgroup, replace(request(), owner=owner))
-    before = pausable_cgroup.state()
+    before = pod.state()
 
     assert take_over()(cgroup) is None
-    assert pausable_cgroup.state() == before
+    assert pod.state() == before
 
 
-def test_what_cannot_be_frozen_when_it_is_taken_over_stays_the_daemons(pausable_cgroup: PausableCgroup) -> None:
-    pausable_cgroup.set("50000 100000", 20000)
-    hold(pausable_cgroup, "throttle")
-    before = pausable_cgroup.state()
-
-    def refuse(cgroup: SteppedCgroup, step: str, name: str) -> None:
-        if (step, name) == ("write", "cgroup.freeze"):
-            raise KernelWriteError(f"{cgroup.path}/{name}", OSError(errno.EIO, os.strerror(errno.EIO)), "1")
-
-    with (
-        SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, refuse) as refused,
-        pytest.raises(KernelWriteError),
-    ):
+def test_what_cannot_be_frozen_when_it_is_taken_over_stays_the_daemons(pod: PausableCgroup) -> None:
+    pod.set("50000 100000", 20000)
+    hold(pod, "throttle")
+    before = pod.state()
+    with pod.stepped(refuse_writes("cgroup.freeze")) as refused, pytest.raises(KernelWriteError):
         take_over(FREEZE)(refused)
-    assert pausable_cgroup.state() == before
+    assert pod.state() == before
 
 
-def test_a_freeze_that_another_program_undoes_at_a_take_over_is_undone_too(pausable_cgroup: PausableCgroup) -> None:
+def test_a_freeze_that_another_program_undoes_at_a_take_over_is_undone_too(pod: PausableCgroup) -> None:
     """The program thaws the pod as soon as it is frozen, and freezes it again when the daemon has seen that."""
-    pausable_cgroup.set("50000 100000", 20000)
-    hold(pausable_cgroup, "throttle")
-    before = pausable_cgroup.state()
+    pod.set("50000 100000", 20000)
+    hold(pod, "throttle")
+    before = pod.state()
     frozen = False
 
     def thaw_once(_: SteppedCgroup, step: str, name: str) -> None:
         nonlocal frozen
         if (step, name) == ("read", "cgroup.freeze") and frozen:
-            pausable_cgroup.write("cgroup.freeze", "0")
+            pod.write("cgroup.freeze", "0")
         if (step, name) == ("get_xattr", XATTR) and frozen:
-            pausable_cgroup.write("cgroup.freeze", "1")
+            pod.write("cgroup.freeze", "1")
             frozen = False
         frozen = frozen or (step, name) == ("write", "cgroup.freeze")
 
-    with (
-        SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, thaw_once) as raced,
-        pytest.raises(CgpauseError, match="another writer is at work"),
-    ):
+    with pod.stepped(thaw_once) as raced, pytest.raises(CgpauseError, match="another writer is at work"):
         take_over(FREEZE)(raced)
-    assert pausable_cgroup.state() == before
+    assert pod.state() == before
 
 
 @pytest.mark.parametrize(
     ("mechanism", "file", "value"), [(THROTTLED, "cpu.max", "60000 100000"), (FREEZE, "cgroup.freeze", "0")]
 )
 def test_a_pause_is_in_force_until_another_program_writes(
-    pausable_cgroup: PausableCgroup, cgroup: Cgroup, mechanism: Mechanism, file: str, value: str
+    pod: PausableCgroup, cgroup: Cgroup, mechanism: Mechanism, file: str, value: str
 ) -> None:
-    pausable_cgroup.set("50000 100000")
+    pod.set("50000 100000")
     record, _ = ledger.pause(cgroup, request(mechanism))
     assert ledger.is_in_force(cgroup, record)
-    pausable_cgroup.write(file, value)
+    pod.write(file, value)
     assert not ledger.is_in_force(cgroup, record)
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_whoever_resumes_for_one_owner_leaves_what_another_has_taken_over(
-    pausable_cgroup: PausableCgroup,
-    cgroup: Cgroup,
-    known: bool,  # noqa: FBT001 - a table
+    pod: PausableCgroup, cgroup: Cgroup, known: bool
 ) -> None:
-    pausable_cgroup.set("50000 100000")
+    pod.set("50000 100000")
     remembered, _ = ledger.pause(cgroup, request())
     take_over()(cgroup)
-    before = pausable_cgroup.state()
+    before = pod.state()
 
     with pytest.raises(PausedOtherwiseError, match="by hand"):
         ledger.resume(cgroup, known=remembered if known else None, owner=Owner.DAEMON)
-    assert pausable_cgroup.state() == before
+    assert pod.state() == before
     assert ledger.resume(cgroup, owner=Owner.MANUAL) is not None
 
 
