@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from helpers.daemons import HIGH, NO_SACRIFICE, PAUSED, S, Start, cpu_max
-from helpers.trees import FakeTree, pause_pod, records_left, wait_until
+from helpers.daemons import HIGH, NO_SACRIFICE, PAUSED, S, Start, pause_web
+from helpers.trees import FakeTree, cpu_max, pause_pod, records_left, wait_until
 
 from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism, Owner
@@ -30,7 +30,7 @@ def test_the_daemons_pause_is_taken_over_by_hand_and_outlives_its_reason_and_the
         assert take_over(cgroup, request) is not None
 
     tree.set_used(0)
-    wait_until(lambda: cpu_max(pods["back"]) == "50000 100000\n", "the daemon to resume what it holds")
+    wait_until(lambda: cpu_max(pods["back"]) == "50000 100000", "the daemon to resume what it holds")
     tree.add_pod("new")
     daemon.wait_for_log("pod appeared pod=default/new")
     assert cpu_max(pods["kept"]) == PAUSED
@@ -41,14 +41,11 @@ def test_the_daemons_pause_is_taken_over_by_hand_and_outlives_its_reason_and_the
     with Cgroup(str(tree.root), str(pods["kept"].relative_to(tree.root))) as cgroup:
         resumed = resume(cgroup)
     assert resumed is not None
-    assert cpu_max(pods["kept"]) == "50000 100000\n"
+    assert cpu_max(pods["kept"]) == "50000 100000"
 
 
 def test_what_is_taken_over_for_a_time_ends_with_it(tree: FakeTree, start: Start) -> None:
-    pod = tree.add_pod("web", cpu_max="50000 100000")
-    tree.set_used(HIGH)
-    daemon = start()
-    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+    pod, daemon = pause_web(tree, start, cpu_max="50000 100000")
     at_ns = now_ns()
     request = PauseRequest(Mechanism.THROTTLE, CpuMax(1001, 100_000), Owner.MANUAL, "by hand", at_ns, at_ns + S)
     with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
@@ -58,7 +55,7 @@ def test_what_is_taken_over_for_a_time_ends_with_it(tree: FakeTree, start: Start
     daemon.wait_for_log(" resumed pod=default/web")
     assert now_ns() >= at_ns + S
     assert "owner=manual" in next(line for line in daemon.log.splitlines() if " resumed pod=" in line)
-    assert cpu_max(pod) == "50000 100000\n"
+    assert cpu_max(pod) == "50000 100000"
 
 
 def test_a_manual_pause_ends_in_time_although_memory_cannot_be_read(tree: FakeTree, start: Start) -> None:
@@ -72,26 +69,23 @@ def test_a_manual_pause_ends_in_time_although_memory_cannot_be_read(tree: FakeTr
 
     wait_until(lambda: records_left(tree.root) == [other], "the pause to expire")
     daemon.wait_for_log('reason="pause expired"')
-    assert cpu_max(pod) == "50000 100000\n"
+    assert cpu_max(pod) == "50000 100000"
 
 
 @pytest.mark.parametrize(
     ("foreign", "held_at"),
     [
-        pytest.param("max 100000\n", PAUSED, id="original-again"),
-        pytest.param("70000 100000\n", PAUSED, id="resized"),
-        pytest.param("1000 100000\n", "1000 100000\n", id="resized-to-10m-which-is-less-than-a-pause-leaves"),
+        pytest.param("max 100000", PAUSED, id="original-again"),
+        pytest.param("70000 100000", PAUSED, id="resized"),
+        pytest.param("1000 100000", "1000 100000", id="resized-to-10m-which-is-less-than-a-pause-leaves"),
     ],
 )
 def test_a_foreign_write_is_answered_and_its_value_restored(
     tree: FakeTree, start: Start, foreign: str, held_at: str
 ) -> None:
-    pod = tree.add_pod("web")
-    tree.set_used(HIGH)
-    daemon = start()
-    daemon.wait_for_log("paused pod=default/web")
+    pod, daemon = pause_web(tree, start)
 
-    (pod / "cpu.max").write_text(foreign)
+    (pod / "cpu.max").write_text(f"{foreign}\n")
     daemon.wait_for_log("asserted again pod=default/web")
     wait_until(lambda: cpu_max(pod) == held_at, "the pause to be asserted again")
 
@@ -100,10 +94,7 @@ def test_a_foreign_write_is_answered_and_its_value_restored(
 
 
 def test_a_second_controller_that_never_stops_gets_the_pod(tree: FakeTree, start: Start) -> None:
-    pod = tree.add_pod("web")
-    tree.set_used(HIGH)
-    daemon = start()
-    daemon.wait_for_log("paused pod=default/web")
+    pod, daemon = pause_web(tree, start)
 
     def write_again() -> bool:
         (pod / "cpu.max").write_text("max 100000\n")
@@ -127,16 +118,13 @@ def test_an_operators_resume_lets_the_pod_run(tree: FakeTree, start: Start) -> N
     tree.add_pod("witness")
     daemon.wait_for_log("pod appeared pod=default/witness")
     assert daemon.log.count(" paused pod=default/web") == 1
-    assert cpu_max(pod) == "max 100000\n"
+    assert cpu_max(pod) == "max 100000"
 
 
 def test_an_operators_mark_protects_a_pod_at_once(tree: FakeTree, start: Start) -> None:
-    pod = tree.add_pod("web", cpu_max="50000 100000")
-    tree.set_used(HIGH)
-    daemon = start()
-    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+    pod, daemon = pause_web(tree, start, cpu_max="50000 100000")
 
     os.setxattr(pod, "user.cgpause.protect", b"1")
 
     daemon.wait_for_log('reason="now protected: xattr user.cgpause.protect is set on its cgroup"')
-    assert cpu_max(pod) == "50000 100000\n"
+    assert cpu_max(pod) == "50000 100000"

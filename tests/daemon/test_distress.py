@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from helpers.actuating import Bench
-from helpers.daemons import HIGH, NO_SACRIFICE, PAUSED, Start, cpu_max
-from helpers.trees import FakeTree, wait_until
+from helpers.daemons import HIGH, NO_SACRIFICE, Start, pause_web
+from helpers.trees import FakeTree, cpu_max, wait_until
 
 from cgpause.daemon.distress import Distress
 from cgpause.kernel.inotify import Watch
@@ -17,15 +17,12 @@ S = 1_000_000_000
 
 
 def test_a_container_that_starts_in_a_paused_pod_ends_the_pause(tree: FakeTree, start: Start) -> None:
-    pod = tree.add_pod("web")
-    tree.set_used(HIGH)
-    daemon = start()
-    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+    pod, daemon = pause_web(tree, start)
 
     (pod / f"cri-containerd-{'c' * 64}.scope").mkdir()
 
     daemon.wait_for_log('reason="its containers changed"')
-    assert cpu_max(pod) == "max 100000\n"
+    assert cpu_max(pod) == "max 100000"
 
 
 def test_a_pod_that_loses_child_after_child_to_oom_kills_is_resumed_three_times(tree: FakeTree, start: Start) -> None:
@@ -48,22 +45,16 @@ def test_a_pod_that_loses_child_after_child_to_oom_kills_is_resumed_three_times(
 
 
 def test_a_paused_pod_whose_memory_cannot_be_read_is_resumed(tree: FakeTree, start: Start) -> None:
-    pod = tree.add_pod("web")
-    tree.set_used(HIGH)
-    daemon = start()
-    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+    pod, daemon = pause_web(tree, start)
 
     (pod / "memory.current").write_text("garbage\n")
 
     daemon.wait_for_log('reason="its memory.current cannot be read"')
-    assert cpu_max(pod) == "max 100000\n"
+    assert cpu_max(pod) == "max 100000"
 
 
 def test_a_pod_resumed_in_distress_is_not_paused_again_at_once(tree: FakeTree, start: Start) -> None:
-    pod = tree.add_pod("web")
-    tree.set_used(HIGH)
-    daemon = start(NO_SACRIFICE + "min_run_s = 3600\n")
-    daemon.wait_for_log("paused pod=default/web")
+    pod, daemon = pause_web(tree, start, NO_SACRIFICE + "min_run_s = 3600\n")
 
     (pod / "memory.events").write_text("oom 1\noom_kill 1\n")
     daemon.wait_for_log('reason="a process in it was OOM-killed"')
@@ -72,7 +63,7 @@ def test_a_pod_resumed_in_distress_is_not_paused_again_at_once(tree: FakeTree, s
     tree.add_pod("witness")
     daemon.wait_for_log("pod appeared pod=default/witness")
     assert daemon.log.count(" paused pod=default/web") == 1
-    assert cpu_max(pod) == "max 100000\n"
+    assert cpu_max(pod) == "max 100000"
 
 
 def test_without_inotify_a_container_that_starts_in_a_running_pod_is_seen(tmp_path: Path, watch: Watch) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 import time
 
-from helpers.daemons import GIB, HIGH, MIB, NO_SACRIFICE, PAUSED, S, Start, cpu_max
-from helpers.trees import FakeTree, other_tree, records_left, rewrite, wait_until
+from helpers.daemons import GIB, HIGH, MIB, NO_SACRIFICE, PAUSED, S, Start
+from helpers.trees import FakeTree, cpu_max, other_tree, records_left, rewrite, wait_until
 
 WALK_OFTEN = f"from cgpause.pods import refresh_times; refresh_times.REFRESH_NS = {S // 2}"
 
@@ -65,7 +65,7 @@ def test_new_pods_are_left_alone_until_they_have_settled(tree: FakeTree, start: 
     tree.set_used(HIGH)
     wait_until(lambda: cpu_max(old) == PAUSED, "the old pod's pause")
 
-    assert cpu_max(new) == "max 100000\n"
+    assert cpu_max(new) == "max 100000"
 
 
 def test_facts_are_read_again_as_soon_as_memory_is_close(tree: FakeTree, start: Start) -> None:
@@ -95,7 +95,7 @@ def test_pod_that_is_paused_when_kubelet_moves_to_another_tree_is_resumed(tree: 
     other_tree(tree, populated=True)
     rewrite(tree.kubepods / "cgroup.events", "populated 0\nfrozen 0\n")
 
-    wait_until(lambda: cpu_max(pod) == "50000 100000\n", "the original")
+    wait_until(lambda: cpu_max(pod) == "50000 100000", "the original")
     wait_until(lambda: not records_left(tree.root), "the record to go")
     daemon.wait_for_log('reason="now protected: kubelet uses another kubepods tree now"')
     assert daemon.stop() == 0

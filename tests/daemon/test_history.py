@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from helpers.daemons import HIGH, NO_SACRIFICE, PAUSED, Start, cpu_max
-from helpers.trees import FakeTree, records_left, wait_until
+from helpers.daemons import HIGH, NO_SACRIFICE, PAUSED, Start, pause_web
+from helpers.trees import FakeTree, cpu_max, records_left, wait_until
 
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import HostError
@@ -92,7 +92,7 @@ def test_while_a_stopped_daemon_waits_for_its_disk_the_next_one_has_the_tree(
     tree.set_used(0)
     first.process.terminate()
     first.wait_for_log(" resumed pod=default/web")
-    assert cpu_max(pod) == "max 100000\n"
+    assert cpu_max(pod) == "max 100000"
 
     with Cgroup(str(tree.root), "") as root:
         wait_until(lambda: _is_free(root), "the tree to be free")
@@ -110,10 +110,7 @@ def _is_free(root: Cgroup) -> bool:
 
 
 def test_a_pod_that_goes_while_it_is_paused_is_noted(tree: FakeTree, start: Start, state: Path) -> None:
-    pod = tree.add_pod("web")
-    tree.set_used(HIGH)
-    daemon = start(NO_SACRIFICE, "--state-dir", str(state))
-    daemon.wait_for_log(" paused pod=default/web")
+    pod, _ = pause_web(tree, start, NO_SACRIFICE, "--state-dir", str(state))
 
     pod.rename(tree.folder / "gone")  # in one step: if its containers went first, the daemon would resume it
 

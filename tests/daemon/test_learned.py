@@ -8,8 +8,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from helpers.daemons import HIGH, MIB, NO_SACRIFICE, PAUSED, Start, cpu_max
-from helpers.trees import FakeTree, records_left, rewrite, wait_until
+from helpers.daemons import HIGH, MIB, NO_SACRIFICE, PAUSED, Start
+from helpers.trees import FakeTree, cpu_max, records_left, rewrite, wait_until
 
 from cgpause.core.paths import LEARNED_FILE
 from cgpause.daemon import learned

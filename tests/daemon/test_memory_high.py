@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 from pathlib import Path
 
 import pytest
-from helpers.daemons import Start
-from helpers.trees import FakeTree, wait_until
+from helpers.daemons import Running, Start
+from helpers.trees import FakeTree, lock_held, wait_until
 
 
 @pytest.fixture
@@ -20,6 +19,14 @@ def braked(tree: FakeTree) -> Path:
     return path
 
 
+@pytest.fixture
+def daemon(braked: Path, start: Start) -> Running:
+    """Start a daemon; return it once it has set memory.high."""
+    started = start()
+    started.wait_for_log("armed memory.high cgroup=kubepods.slice")
+    return started
+
+
 def is_braked(path: Path) -> bool:
     return path.read_text() not in ("max\n", "") and "user.cgpause.high" in os.listxattr(path.parent)
 
@@ -28,11 +35,8 @@ def is_released(path: Path) -> bool:
     return path.read_text() == "max\n" and "user.cgpause.high" not in os.listxattr(path.parent)
 
 
-def test_memory_high_is_set_while_it_runs(tree: FakeTree, braked: Path, start: Start) -> None:
+def test_memory_high_is_set_while_it_runs(tree: FakeTree, braked: Path, daemon: Running) -> None:
     """A plain tree has no PSI, so there is no tripwire."""
-    tree.add_pod("web")
-    daemon = start()
-    daemon.wait_for_log("armed memory.high cgroup=kubepods.slice")
     assert "level=airbag" in daemon.log
     wait_until(lambda: is_braked(braked), "the level")
 
@@ -40,10 +44,7 @@ def test_memory_high_is_set_while_it_runs(tree: FakeTree, braked: Path, start: S
     assert is_released(braked)
 
 
-def test_memory_high_that_somebody_writes_is_asserted_again(tree: FakeTree, braked: Path, start: Start) -> None:
-    daemon = start()
-    daemon.wait_for_log("armed memory.high")
-
+def test_memory_high_that_somebody_writes_is_asserted_again(tree: FakeTree, braked: Path, daemon: Running) -> None:
     braked.write_text("max\n")
 
     daemon.wait_for_log("asserted again cgroup=kubepods.slice memory_high_from=max")
@@ -52,10 +53,7 @@ def test_memory_high_that_somebody_writes_is_asserted_again(tree: FakeTree, brak
     assert is_released(braked)
 
 
-def test_memory_that_cannot_be_read_releases_memory_high(tree: FakeTree, braked: Path, start: Start) -> None:
-    daemon = start()
-    daemon.wait_for_log("armed memory.high")
-
+def test_memory_that_cannot_be_read_releases_memory_high(tree: FakeTree, braked: Path, daemon: Running) -> None:
     (tree.kubepods / "memory.stat").write_text("garbage\n")
 
     daemon.wait_for_log('released memory.high cgroup=kubepods.slice memory_high_to=max reason="memory cannot be read"')
@@ -64,10 +62,7 @@ def test_memory_that_cannot_be_read_releases_memory_high(tree: FakeTree, braked:
     wait_until(lambda: is_braked(braked), "memory.high to be set again")
 
 
-def test_switching_memory_high_off_puts_the_original_back(tree: FakeTree, braked: Path, start: Start) -> None:
-    daemon = start()
-    daemon.wait_for_log("armed memory.high")
-
+def test_switching_memory_high_off_puts_the_original_back(tree: FakeTree, braked: Path, daemon: Running) -> None:
     daemon.config.write_text("[memory_high]\nenabled = false\n")
     daemon.process.send_signal(signal.SIGHUP)
 
@@ -75,18 +70,15 @@ def test_switching_memory_high_off_puts_the_original_back(tree: FakeTree, braked
     assert is_released(braked)
 
 
-def test_memory_high_that_cannot_be_put_back_is_an_exit_code(tree: FakeTree, braked: Path, start: Start) -> None:
-    daemon = start()
-    daemon.wait_for_log("armed memory.high")
-    with (tree.kubepods / "cgroup.kill").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+def test_memory_high_that_cannot_be_put_back_is_an_exit_code(tree: FakeTree, braked: Path, daemon: Running) -> None:
+    with lock_held(tree.kubepods):
         assert daemon.stop() == 6
     assert "could not release memory.high" in daemon.log
 
 
-def test_a_damaged_record_of_memory_high_does_not_keep_it_in_force(tree: FakeTree, braked: Path, start: Start) -> None:
-    daemon = start()
-    daemon.wait_for_log("armed memory.high")
+def test_a_damaged_record_of_memory_high_does_not_keep_it_in_force(
+    tree: FakeTree, braked: Path, daemon: Running
+) -> None:
     os.setxattr(tree.kubepods, "user.cgpause.high", b"rubbish")
 
     assert daemon.stop() == 0

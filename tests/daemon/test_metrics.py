@@ -7,9 +7,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from helpers.daemons import GIB, HIGH, NO_SACRIFICE, PAUSED, Running, Start, cpu_max
+from helpers.daemons import GIB, HIGH, NO_SACRIFICE, PAUSED, Running, Start
 from helpers.metrics import published_samples
-from helpers.trees import FakeTree, records_left, wait_until
+from helpers.trees import FakeTree, cpu_max, records_left, wait_until
 
 from cgpause.core.paths import METRICS_FILE
 from cgpause.telemetry.metrics import BY_NAME
@@ -115,7 +115,7 @@ def test_a_bug_in_the_figures_leaves_everybody_alone(tree: FakeTree, start: Star
         tree.set_used(HIGH)
         wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
         tree.set_used(0)
-        wait_until(lambda: cpu_max(pod) == "50000 100000\n", "the restore")
+        wait_until(lambda: cpu_max(pod) == "50000 100000", "the restore")
         assert daemon.stop() == 0
     finally:
         daemon.process.kill()

@@ -6,8 +6,8 @@ import os
 import signal
 
 import pytest
-from helpers.daemons import GIB, HIGH, NO_SACRIFICE, PAUSED, QUICK, Running, Start, cpu_max
-from helpers.trees import FakeTree, pause_pod, records_left, wait_until
+from helpers.daemons import GIB, HIGH, NO_SACRIFICE, PAUSED, QUICK, Running, Start, pause_web
+from helpers.trees import FakeTree, cpu_max, pause_pod, records_left, wait_until
 
 from cgpause.core.model import Owner
 
@@ -26,7 +26,7 @@ def test_pods_are_paused_in_ascending_order_and_restored_to_their_own_values(tre
     assert paused == ["default/small", "default/middle", "default/large"]
     tree.set_used(0)
     wait_until(lambda: not records_left(tree.root), "all pods to be resumed")
-    assert [cpu_max(small), cpu_max(middle), cpu_max(large)] == ["50000 100000\n", "200000 50000\n", "max 100000\n"]
+    assert [cpu_max(small), cpu_max(middle), cpu_max(large)] == ["50000 100000", "200000 50000", "max 100000"]
 
 
 def test_page_cache_is_no_reason_to_pause(tree: FakeTree, start: Start) -> None:
@@ -39,21 +39,18 @@ def test_page_cache_is_no_reason_to_pause(tree: FakeTree, start: Start) -> None:
         tree.add_pod(f"other-{number}")
         daemon.wait_for_log(f"pod appeared pod=default/other-{number}")
 
-    assert cpu_max(pod) == "max 100000\n"
+    assert cpu_max(pod) == "max 100000"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "sigint"])
 def test_stopping_resumes_what_the_daemon_paused_and_exits_0(
     tree: FakeTree, start: Start, number: signal.Signals
 ) -> None:
-    pod = tree.add_pod("web", cpu_max="50000 100000")
-    tree.set_used(HIGH)
-    daemon = start()
-    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+    pod, daemon = pause_web(tree, start, cpu_max="50000 100000")
 
     assert daemon.stop(number) == 0
 
-    assert cpu_max(pod) == "50000 100000\n"
+    assert cpu_max(pod) == "50000 100000"
     assert records_left(tree.root) == []
     assert daemon.log.endswith("stopped not_resumed=0 paused_by_hand=0\n")
 
@@ -66,7 +63,7 @@ def test_what_a_predecessor_left_paused_is_resumed_when_memory_allows(tree: Fake
 
     wait_until(lambda: not records_left(tree.root), "the adopted pause to end")
     assert "adopted pod=default/web" in daemon.log
-    assert cpu_max(pod) == "50000 100000\n"
+    assert cpu_max(pod) == "50000 100000"
 
 
 def test_nobody_is_held_longer_than_allowed_however_full_the_node_stays(tree: FakeTree, start: Start) -> None:
@@ -77,7 +74,7 @@ def test_nobody_is_held_longer_than_allowed_however_full_the_node_stays(tree: Fa
 
     daemon.wait_for_log("paused for the longest time allowed (1.5 s)")
 
-    wait_until(lambda: cpu_max(pod) == "max 100000\n", "the restore")
+    wait_until(lambda: cpu_max(pod) == "max 100000", "the restore")
 
 
 def test_protected_pods_are_left_alone(tree: FakeTree, start: Start) -> None:
@@ -94,7 +91,7 @@ def test_protected_pods_are_left_alone(tree: FakeTree, start: Start) -> None:
     wait_until(lambda: cpu_max(pausable) == PAUSED, "the one pod that may be paused")
 
     assert records_left(tree.root) == [pausable]
-    assert {cpu_max(pod) for pod in (system, guaranteed, unnamed, static, marked)} == {"max 100000\n"}
+    assert {cpu_max(pod) for pod in (system, guaranteed, unnamed, static, marked)} == {"max 100000"}
 
 
 def test_one_pod_that_cannot_be_paused_does_not_stop_the_others(tree: FakeTree, start: Start) -> None:
@@ -113,10 +110,7 @@ def test_one_pod_that_cannot_be_paused_does_not_stop_the_others(tree: FakeTree, 
 
 
 def test_memory_that_cannot_be_read_ends_all_pauses(tree: FakeTree, start: Start) -> None:
-    pod = tree.add_pod("web")
-    tree.set_used(HIGH)
-    daemon = start()
-    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+    _, daemon = pause_web(tree, start)
 
     (tree.kubepods / "memory.stat").write_text("garbage\n")
 
@@ -140,7 +134,7 @@ def test_dry_run_decides_and_writes_nothing(tree: FakeTree, start: Start) -> Non
     daemon.wait_for_log("would have set memory.high cgroup=kubepods.slice")
     tree.set_used(HIGH)
     daemon.wait_for_log("would have paused pod=default/web")
-    assert cpu_max(pod) == "max 100000\n"
+    assert cpu_max(pod) == "max 100000"
     assert records_left(tree.root) == []
     tree.set_used(0)
     daemon.wait_for_log("would have resumed pod=default/web")
@@ -177,7 +171,7 @@ def test_running_out_of_descriptors_leaves_nobody_paused(tree: FakeTree) -> None
     daemon.wait_for_log("Too many open files")
 
     assert daemon.stop() == 0
-    assert {cpu_max(pod) for pod in pods} == {"max 100000\n"}
+    assert {cpu_max(pod) for pod in pods} == {"max 100000"}
     assert records_left(tree.root) == []
 
 

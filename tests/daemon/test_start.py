@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.daemons import GIB, PAUSED, Running, Start, cpu_max
-from helpers.trees import FakeTree, make_uid, wait_until
+from helpers.daemons import GIB, PAUSED, Running, Start
+from helpers.trees import FakeTree, cpu_max, make_uid, wait_until
 
 
 @pytest.mark.parametrize(("named", "said"), [("web", "own_pod=default/web"), (None, "own pod not found")])
@@ -31,7 +31,7 @@ def test_reload_takes_a_good_file_and_keeps_the_old_one_for_a_bad_one(tree: Fake
     daemon.process.send_signal(signal.SIGHUP)
     daemon.wait_for_log("configuration not reloaded, the old one stays")
     assert f"{daemon.config}: watermark.batch" in daemon.log
-    assert cpu_max(pod) == "max 100000\n"
+    assert cpu_max(pod) == "max 100000"
 
     daemon.config.write_text('policy = "watermark"\n[watermark]\nupper_pct = 60\nlower_pct = 50\n')
     daemon.process.send_signal(signal.SIGHUP)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from helpers.commandline import run
-from helpers.daemons import PAUSED, Start, cpu_max
-from helpers.trees import FakeTree, pause_pod, wait_until
+from helpers.daemons import PAUSED, Start
+from helpers.trees import FakeTree, cpu_max, pause_pod, wait_until
 
 from cgpause import restore
 from cgpause.core.model import Owner
@@ -45,7 +45,7 @@ def test_pause_of_a_newer_version_stays_is_reported_and_ends_once_that_version_i
 
     os.setxattr(pod, XATTR, before)  # the version that can read the record restores it
     assert restore.main(["--cgroup-root", str(tree.root)]) == 0
-    assert cpu_max(pod) == "50000 100000\n"
+    assert cpu_max(pod) == "50000 100000"
 
 
 def test_pause_whose_record_this_version_cannot_read_ends_as_soon_as_it_can(tree: FakeTree, start: Start) -> None:
@@ -57,7 +57,7 @@ def test_pause_whose_record_this_version_cannot_read_ends_as_soon_as_it_can(tree
 
     os.setxattr(pod, XATTR, before)
 
-    wait_until(lambda: cpu_max(pod) == "50000 100000\n", "the original")
+    wait_until(lambda: cpu_max(pod) == "50000 100000", "the original")
 
 
 def test_memory_high_of_a_newer_version_is_left_as_it_is_and_reported(tree: FakeTree, start: Start) -> None:

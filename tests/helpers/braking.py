@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from cgpause.core.model import Headroom
 from cgpause.daemon.brake import Brake
+from cgpause.kernel.inotify import Watch
 from cgpause.ledger import high
+from cgpause.pods.tree import PodTree
 from helpers.headrooms import GIB, limited
 from helpers.trees import FakeTree
 
@@ -20,6 +25,14 @@ def in_force(fake: FakeTree) -> str:
     return (fake.kubepods / "memory.high").read_text().strip()
 
 
+def brake_state(fake: FakeTree) -> tuple[str, bool]:
+    """Return memory.high of kubepods, and whether a record of the original is there."""
+    return in_force(fake), is_recorded(fake.kubepods)
+
+
+RELEASED = ("max", False)
+
+
 def is_recorded(folder: Path) -> bool:
     return high.XATTR in os.listxattr(folder)
 
@@ -28,3 +41,21 @@ def apply(brake: Brake, used_gib: float, *, tight: bool = False, at_s: float = 1
     headroom = limited(used_gib)
     brake.apply(headroom, headroom.kubepods_used_bytes, int(at_s * S), tight=tight, care_bytes=25 * GIB, wakes=wakes)
     return headroom
+
+
+def protect_all(tree: PodTree, at_ns: int) -> None:
+    """Let the configuration protect every pod."""
+    tree.config = replace(tree.config, protect=replace(tree.config.protect, all=True))
+    tree.refresh(at_ns)
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the log lines without their values."""
+    return [message.split(" cgroup=")[0] for message in caplog.messages]
+
+
+def start_brake(tree: PodTree, watch: Watch, *, dry_run: bool = False) -> Brake:
+    """Return a brake that follows the tree."""
+    brake = Brake(tree, watch, dry_run=dry_run)
+    brake.follow()
+    return brake

@@ -13,7 +13,7 @@ from helpers.trees import FakeTree, wait_until
 MIB, GIB = 1 << 20, 1 << 30
 S = 1_000_000_000
 HIGH = int(0.95 * GIB)
-PAUSED = "1001 100000\n"
+PAUSED = "1001 100000"
 QUICK = 'policy = "watermark"\n' + "[watermark]\ninterval_s = 0.1\npatience = 1\n"
 NO_SACRIFICE = QUICK + "sacrifice = false\n[hold]\nmax_pause_s = 3600\n"
 """With it, no pause ends by its time before a slow machine gets to what the test does next; [hold] is last."""
@@ -61,5 +61,13 @@ class Running:
 Start = Callable[..., Running]
 
 
-def cpu_max(pod: Path) -> str:
-    return (pod / "cpu.max").read_text()
+def pause_web(
+    tree: FakeTree, start: Start, config: str = NO_SACRIFICE, *options: str, cpu_max: str = "max 100000"
+) -> tuple[Path, Running]:
+    """Start a daemon on a full node with the pod default/web; return the pod, now paused, and the daemon."""
+    pod = tree.add_pod("web", cpu_max=cpu_max)
+    tree.set_used(HIGH)
+    daemon = start(config, *options)
+    daemon.wait_for_log(" paused pod=default/web")
+    assert (pod / "cpu.max").read_text() == f"{PAUSED}\n"
+    return pod, daemon

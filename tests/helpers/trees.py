@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -171,6 +173,14 @@ def pause_pod(
 def damage(pod: Path) -> None:
     """Damage the pause record of a pod."""
     os.setxattr(pod, XATTR, b"rubbish")
+
+
+@contextmanager
+def lock_held(cgroup: Path) -> Iterator[None]:
+    """Hold the lock of a cgroup, as another process does."""
+    with (cgroup / "cgroup.kill").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def cpu_max(pod: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from helpers.crashing import PausableCgroup, kill_before_step
 from helpers.ledgers import high_state
+from helpers.trees import lock_held
 
 from cgpause.core.errors import BusyError, CgpauseError, KernelWriteError, RestoreError
 from cgpause.kernel.cgroupfs import Cgroup
@@ -249,13 +249,9 @@ def test_the_record_is_what_the_documentation_shows(folder: Path, kubepods: Cgro
 
 def test_a_lock_delays_but_never_hangs(folder: Path, kubepods: Cgroup) -> None:
     armed(folder)
-    fd = os.open(folder / "cgroup.kill", os.O_WRONLY)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+    with lock_held(folder):
         with pytest.raises(BusyError):
             release(kubepods, wait_s=0.01)
         with pytest.raises(BusyError):
             set_high(kubepods, LOWER, since_ns=1, wait_s=0.01)
-    finally:
-        os.close(fd)
     assert high_state(folder) == (str(LEVEL), [high.XATTR])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import os
 import subprocess
@@ -14,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from helpers.restoring import Capture, Patch, brake
-from helpers.trees import FakeTree, cpu_max, damage, pause_pod, records_left
+from helpers.trees import FakeTree, cpu_max, damage, lock_held, pause_pod, records_left
 
 from cgpause import restore
 from cgpause.core.clock import now_ns
@@ -184,8 +183,7 @@ def test_those_that_take_long_come_last_and_their_time_is_bounded(
     monkeypatch.setattr(restore, "time", clock)
     with contextlib.ExitStack() as stack:
         for pod in pods[1:4]:
-            lock = stack.enter_context((pod / "cgroup.kill").open("wb"))
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            stack.enter_context(lock_held(pod))
         outcomes = resume_all(str(tree.root))
     done = [outcome.path for outcome in outcomes if outcome.error is None]
     failed = [outcome.path for outcome in outcomes if outcome.error is not None]

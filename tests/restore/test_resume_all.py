@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 from helpers.restoring import ORIGINALS, Patch, refusing
-from helpers.trees import CAPTURES, FakeTree, cpu_max, damage, lay_out_capture, pause_pod, records_left
+from helpers.trees import CAPTURES, FakeTree, cpu_max, damage, lay_out_capture, lock_held, pause_pod, records_left
 
 from cgpause import restore
 from cgpause.core.errors import CgroupGoneError, KernelReadError, RestoreError
@@ -183,8 +182,7 @@ def test_a_locked_pod_is_a_failure_that_says_so(tree: FakeTree) -> None:
     locked, good = tree.add_pod("locked"), tree.add_pod("good")
     for pod in (locked, good):
         pause_pod(tree.root, pod)
-    with (locked / "cgroup.kill").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock_held(locked):
         outcomes = {outcome.path: outcome.error for outcome in resume_all(str(tree.root))}
 
     assert "locked by another process" in str(outcomes[str(locked.relative_to(tree.root))])

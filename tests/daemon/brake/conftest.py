@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.braking import start_brake
 from helpers.headrooms import GIB
 from helpers.trees import FakeTree
 
@@ -33,6 +34,4 @@ def tree(fake: FakeTree) -> Iterator[PodTree]:
 
 @pytest.fixture
 def brake(tree: PodTree, watch: Watch) -> Brake:
-    made = Brake(tree, watch, dry_run=False)
-    made.follow()
-    return made
+    return start_brake(tree, watch)

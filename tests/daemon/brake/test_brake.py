@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from helpers.braking import AIRBAG, TRIPWIRE, S, apply, in_force, is_recorded
+from helpers.braking import (
+    AIRBAG,
+    RELEASED,
+    TRIPWIRE,
+    S,
+    apply,
+    brake_state,
+    in_force,
+    is_recorded,
+    protect_all,
+    said,
+    start_brake,
+)
 from helpers.headrooms import GIB, LITTLE, MIB, PAGE, limited, unlimited
-from helpers.trees import FakeTree
+from helpers.trees import FakeTree, lock_held
 
 from cgpause.config.settings import Config, MemoryHighConfig
 from cgpause.core.errors import KernelWriteError
@@ -26,10 +37,9 @@ from cgpause.pods.tree import PodTree
 def test_where_every_pod_is_protected_memory_high_is_left_alone(brake: Brake, fake: FakeTree, tree: PodTree) -> None:
     """The daemon could pause no pod, so a stall would only slow the control plane down."""
     some = tree.config
-    tree.config = replace(some, protect=replace(some.protect, all=True))
-    tree.refresh(1)
+    protect_all(tree, 1)
     apply(brake, 10)
-    assert (in_force(fake), is_recorded(fake.kubepods)) == ("max", False)
+    assert brake_state(fake) == RELEASED
     assert brake.sleep_ns(limited(10)) == 30 * S
 
     tree.config = some
@@ -37,38 +47,34 @@ def test_where_every_pod_is_protected_memory_high_is_left_alone(brake: Brake, fa
     apply(brake, 10, at_s=2)
     assert in_force(fake) == TRIPWIRE
 
-    tree.config = replace(some, protect=replace(some.protect, all=True))
-    tree.refresh(3)
+    protect_all(tree, 3)
     apply(brake, 99, tight=True, at_s=3)
-    assert (in_force(fake), is_recorded(fake.kubepods)) == ("max", False)
+    assert brake_state(fake) == RELEASED
 
 
 def test_where_every_pod_is_protected_a_release_that_failed_is_tried_again(
     brake: Brake, fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apply(brake, 10)
-    tree.config = replace(tree.config, protect=replace(tree.config.protect, all=True))
-    tree.refresh(1)
+    protect_all(tree, 1)
     with monkeypatch.context() as patch:
         patch.setattr(Cgroup, "write", _refuse)
         apply(brake, 10, at_s=2)
     assert in_force(fake) == TRIPWIRE
 
     apply(brake, 10, at_s=3)
-    assert (in_force(fake), is_recorded(fake.kubepods)) == ("max", False)
+    assert brake_state(fake) == RELEASED
 
 
 def test_where_every_pod_is_protected_the_value_of_a_killed_daemon_goes(
     brake: Brake, fake: FakeTree, tree: PodTree, watch: Watch
 ) -> None:
     apply(brake, 10)
-    tree.config = replace(tree.config, protect=replace(tree.config.protect, all=True))
-    tree.refresh(1)
+    protect_all(tree, 1)
 
-    successor = Brake(tree, watch, dry_run=False)
-    successor.follow()
+    start_brake(tree, watch)
 
-    assert (in_force(fake), is_recorded(fake.kubepods)) == ("max", False)
+    assert brake_state(fake) == RELEASED
 
 
 def _refuse(cgroup: Cgroup, name: str, value: str) -> None:
@@ -90,7 +96,7 @@ def test_it_moves_between_tripwire_and_airbag_and_says_so_once(
 ) -> None:
     caplog.set_level(logging.INFO)
     apply(brake, 10)
-    assert (in_force(fake), is_recorded(fake.kubepods)) == (TRIPWIRE, True)
+    assert brake_state(fake) == (TRIPWIRE, True)
     apply(brake, 80, tight=True)
     assert in_force(fake) == AIRBAG
     apply(brake, 10)
@@ -98,8 +104,8 @@ def test_it_moves_between_tripwire_and_airbag_and_says_so_once(
 
     assert brake.release("a test")
 
-    assert (in_force(fake), is_recorded(fake.kubepods)) == ("max", False)
-    assert [record.getMessage().split(" cgroup=")[0] for record in caplog.records] == [
+    assert brake_state(fake) == RELEASED
+    assert said(caplog) == [
         "armed memory.high",
         "released memory.high",
     ]
@@ -235,7 +241,7 @@ def test_a_release_that_failed_is_tried_again_when_it_is_switched_off(
         brake.follow()
     assert in_force(fake) == TRIPWIRE
     apply(brake, 10, at_s=2)
-    assert (in_force(fake), is_recorded(fake.kubepods)) == ("max", False)
+    assert brake_state(fake) == RELEASED
 
 
 def test_nobody_sleeps_without_a_tripwire(brake: Brake, fake: FakeTree, watch: Watch) -> None:
@@ -250,15 +256,14 @@ def test_dry_run_writes_nothing_and_says_what_it_would(
     tree: PodTree, watch: Watch, fake: FakeTree, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    brake = Brake(tree, watch, dry_run=True)
-    brake.follow()
+    brake = start_brake(tree, watch, dry_run=True)
 
     assert brake.sleep_ns(apply(brake, 10)) is None
     apply(brake, 80, tight=True)
     assert brake.release("a test")
 
-    assert (in_force(fake), is_recorded(fake.kubepods)) == ("max", False)
-    assert [record.getMessage().split(" cgroup=")[0] for record in caplog.records] == [
+    assert brake_state(fake) == RELEASED
+    assert said(caplog) == [
         "would have set memory.high",
         "would have released memory.high",
     ]
@@ -269,13 +274,12 @@ def test_a_predecessors_value_is_not_taken_for_the_original(
 ) -> None:
     apply(brake, 10)  # the first daemon arms the tripwire and is killed
 
-    successor = Brake(tree, watch, dry_run=False)
-    successor.follow()
+    successor = start_brake(tree, watch)
     apply(successor, 80, tight=True)
     assert in_force(fake) == AIRBAG
 
     assert successor.release("a test")
-    assert (in_force(fake), is_recorded(fake.kubepods)) == ("max", False)
+    assert brake_state(fake) == RELEASED
 
 
 def test_switched_off_it_undoes_what_it_or_a_predecessor_did(tree: PodTree, brake: Brake, fake: FakeTree) -> None:
@@ -285,7 +289,7 @@ def test_switched_off_it_undoes_what_it_or_a_predecessor_did(tree: PodTree, brak
     brake.follow()
     apply(brake, 10)
 
-    assert (in_force(fake), is_recorded(fake.kubepods)) == ("max", False)
+    assert brake_state(fake) == RELEASED
 
 
 def test_a_tree_that_comes_back_is_braked_anew(tree: PodTree, brake: Brake, fake: FakeTree) -> None:
@@ -304,7 +308,7 @@ def test_a_tree_that_comes_back_is_braked_anew(tree: PodTree, brake: Brake, fake
     brake.follow()
     apply(brake, 10)
 
-    assert (in_force(fake), is_recorded(fake.kubepods)) == (TRIPWIRE, True)
+    assert brake_state(fake) == (TRIPWIRE, True)
 
 
 def test_memory_high_that_kubelet_gave_a_container_stays(brake: Brake, tree: PodTree, fake: FakeTree) -> None:
@@ -326,8 +330,7 @@ def test_memory_high_that_kubelet_gave_a_container_stays(brake: Brake, tree: Pod
 
 def test_a_tree_without_memory_high_is_left_alone(tree: PodTree, watch: Watch, fake: FakeTree) -> None:
     (fake.kubepods / "memory.high").unlink()
-    brake = Brake(tree, watch, dry_run=False)
-    brake.follow()
+    brake = start_brake(tree, watch)
 
     assert brake.sleep_ns(apply(brake, 10)) is None
     assert brake.release("a test")
@@ -338,8 +341,7 @@ def test_the_tree_that_holds_us_is_left_alone(watch: Watch, fake: FakeTree) -> N
     (fake.add_pod("us") / "cgroup.procs").write_text(f"{os.getpid()}\n")
     with closing(PodTree(str(fake.root), str(fake.log_dir), Config())) as tree:
         tree.refresh(0)
-        brake = Brake(tree, watch, dry_run=False)
-        brake.follow()
+        brake = start_brake(tree, watch)
         apply(brake, 10)
 
     assert in_force(fake) == "max"
@@ -347,13 +349,9 @@ def test_the_tree_that_holds_us_is_left_alone(watch: Watch, fake: FakeTree) -> N
 
 def test_a_lock_delays_it_to_the_next_tick(brake: Brake, fake: FakeTree) -> None:
     apply(brake, 10)
-    fd = os.open(fake.kubepods / "cgroup.kill", os.O_WRONLY)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+    with lock_held(fake.kubepods):
         assert brake.sleep_ns(apply(brake, 80, tight=True)) is None
         assert in_force(fake) == TRIPWIRE
-    finally:
-        os.close(fd)
 
     apply(brake, 80, tight=True)
     assert in_force(fake) == AIRBAG
@@ -366,7 +364,7 @@ def test_trouble_is_said_once_and_tried_again_after_a_minute(
 
     for at_s in (1, 2, 3):
         apply(brake, 10, at_s=at_s)
-    assert [record.getMessage().split(" cgroup=")[0] for record in caplog.records] == ["memory.high not set"]
+    assert said(caplog) == ["memory.high not set"]
     (fake.kubepods / "memory.high").write_text("max\n")
     apply(brake, 10, at_s=60)
     assert in_force(fake) == "max"

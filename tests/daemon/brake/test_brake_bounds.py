@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.braking import AIRBAG, TRIPWIRE, S, apply, in_force, is_recorded
+from helpers.braking import AIRBAG, TRIPWIRE, S, apply, brake_state, in_force, is_recorded, said, start_brake
 from helpers.headrooms import GIB, PAGE, limited
-from helpers.trees import FakeTree, open_descriptors
+from helpers.trees import FakeTree, lock_held, open_descriptors
 
 from cgpause.config.settings import Config
 from cgpause.core.errors import CgroupGoneError, KernelReadError
@@ -72,7 +70,7 @@ def test_a_kubepods_made_again_is_braked_and_the_old_one_released(
     assert ((old / "memory.high").read_text(), is_recorded(old)) == ("max\n", False)
     assert brake.sleep_ns(limited(10)) is None
     apply(brake, 10)
-    assert (in_force(fake), is_recorded(fake.kubepods)) == (TRIPWIRE, True)
+    assert brake_state(fake) == (TRIPWIRE, True)
     assert open_descriptors() == before
     watch.read()
     file(fake).write_text("max\n")
@@ -93,9 +91,7 @@ def test_another_kubepods_starts_without_the_trouble_of_the_old_one(
     apply(brake, 10, at_s=20)
 
     assert in_force(fake) == TRIPWIRE
-    for second in range(10):
-        file(fake).write_text("max\n")
-        assert brake.answer_drift((30 + second) * S)
+    write_each_second(brake, fake, from_s=30)
     assert (brake.drifts, brake.surrenders) == (20, 1)
 
 
@@ -124,7 +120,7 @@ def test_what_is_in_force_and_cannot_be_moved_is_tried_again_after_a_second(
         headroom = apply(brake, 80, tight=True, at_s=5)
     assert in_force(fake) == TRIPWIRE
     assert brake.sleep_ns(headroom) is None
-    assert [m.split(" cgroup=")[0] for m in caplog.messages] == ["memory.high not set"]
+    assert said(caplog) == ["memory.high not set"]
 
     apply(brake, 80, tight=True, at_s=5.9)
     assert in_force(fake) == TRIPWIRE
@@ -142,7 +138,7 @@ def test_trouble_that_comes_back_after_a_success_is_said_again(
             apply(brake, 80, tight=True, at_s=at_s + 5)
             apply(brake, 80, tight=True, at_s=at_s + 10)
         apply(brake, 80, tight=True, at_s=at_s + 20)
-    assert [m.split(" cgroup=")[0] for m in caplog.messages] == ["memory.high not set"] * 2
+    assert said(caplog) == ["memory.high not set"] * 2
 
 
 def test_a_kubepods_that_vanishes_under_a_write_is_no_trouble(
@@ -181,6 +177,13 @@ def test_a_release_of_a_kubepods_that_is_gone_has_nothing_to_do(
 # --- drift ---------------------------------------------------------------------------------------------------------
 
 
+def write_each_second(brake: Brake, fake: FakeTree, from_s: int) -> None:
+    """Write memory.high in each of ten seconds; the brake answers each time."""
+    for at_s in range(from_s, from_s + 10):
+        file(fake).write_text("max\n")
+        assert brake.answer_drift(at_s * S)
+
+
 def give_up(brake: Brake, fake: FakeTree, at_s: int) -> None:
     for number in range(11):
         file(fake).write_text("max\n")
@@ -204,12 +207,8 @@ def test_drift_under_a_lock_is_answered_with_the_next_sample(
 ) -> None:
     apply(brake, 10)
     file(fake).write_text("max\n")
-    fd = os.open(fake.kubepods / "cgroup.kill", os.O_WRONLY)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+    with lock_held(fake.kubepods):
         assert brake.answer_drift(2 * S)
-    finally:
-        os.close(fd)
     assert brake.sleep_ns(limited(10)) is None
     assert caplog.messages == []
 
@@ -224,14 +223,12 @@ def test_drift_that_cannot_be_looked_at_keeps_the_daemon_awake(
     monkeypatch.setattr(Cgroup, "read", refuse)
     assert brake.answer_drift(2 * S)
     assert brake.sleep_ns(limited(10)) is None
-    assert [m.split(" cgroup=")[0] for m in caplog.messages] == ["memory.high not set"]
+    assert said(caplog) == ["memory.high not set"]
 
 
 def test_who_writes_once_an_hour_is_forgotten_and_the_count_begins_anew(brake: Brake, fake: FakeTree) -> None:
     apply(brake, 10)
-    for number in range(10):
-        file(fake).write_text("max\n")
-        assert brake.answer_drift((2 + number) * S)
+    write_each_second(brake, fake, from_s=2)
 
     give_up(brake, fake, at_s=3612)
 
@@ -240,9 +237,7 @@ def test_who_writes_once_an_hour_is_forgotten_and_the_count_begins_anew(brake: B
 
 def test_an_hour_is_not_over_before_it_is(brake: Brake, fake: FakeTree) -> None:
     apply(brake, 10)
-    for number in range(10):
-        file(fake).write_text("max\n")
-        assert brake.answer_drift((2 + number) * S)
+    write_each_second(brake, fake, from_s=2)
     file(fake).write_text("max\n")
     assert brake.answer_drift((2 + 3600) * S)
 
@@ -267,8 +262,7 @@ def test_given_up_it_neither_answers_nor_tries_again_in_that_hour(brake: Brake, 
 def test_without_a_kubepods_nothing_drifts(watch: Watch, fake: FakeTree) -> None:
     with_nothing = PodTree(str(fake.folder / "log"), str(fake.log_dir), Config())
     with_nothing.refresh(0)
-    brake = Brake(with_nothing, watch, dry_run=False)
-    brake.follow()
+    brake = start_brake(with_nothing, watch)
     assert not brake.answer_drift(S)
     assert brake.release("a test")
     with_nothing.close()

@@ -6,7 +6,7 @@ import logging
 import os
 
 import pytest
-from helpers.braking import AIRBAG, TRIPWIRE, S, apply, in_force, is_recorded
+from helpers.braking import AIRBAG, RELEASED, TRIPWIRE, S, apply, brake_state, in_force, start_brake
 from helpers.headrooms import GIB, limited
 from helpers.trees import FakeTree
 
@@ -52,7 +52,7 @@ def test_an_operators_tighter_value_is_respected_until_it_goes(
     assert brake.sleep_ns(limited(10)) is None
     for at_s in (3, 4):
         apply(brake, 10, at_s=at_s)
-    assert (in_force(fake), is_recorded(fake.kubepods)) == (str(50 * GIB), False)
+    assert brake_state(fake) == (str(50 * GIB), False)
     assert [m for m in caplog.messages if "left alone" in m] == [caplog.messages[-1]]
 
     (fake.kubepods / "memory.high").write_text("max\n")
@@ -71,7 +71,7 @@ def test_whoever_keeps_writing_gets_it(brake: Brake, fake: FakeTree, caplog: pyt
 
     assert answers == [True] * 11
     assert (brake.drifts, brake.surrenders) == (10, 1)
-    assert (in_force(fake), is_recorded(fake.kubepods)) == ("max", False)
+    assert brake_state(fake) == RELEASED
     assert brake.sleep_ns(limited(10)) is None
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
         'memory.high left alone reason="another writer keeps changing it"'
@@ -98,7 +98,7 @@ def test_an_operators_resume_all_counts_as_drift(brake: Brake, fake: FakeTree) -
     (fake.kubepods / "memory.high").write_text("max\n")
 
     assert brake.answer_drift(2 * S)
-    assert (in_force(fake), is_recorded(fake.kubepods)) == (TRIPWIRE, True)
+    assert brake_state(fake) == (TRIPWIRE, True)
 
 
 @pytest.mark.parametrize("damage", ["removed", "damaged"])
@@ -110,20 +110,19 @@ def test_whatever_happens_to_its_record_the_original_is_remembered(brake: Brake,
     else:
         os.setxattr(fake.kubepods, high.XATTR, b"{}")
     apply(brake, 80, tight=True)
-    assert (in_force(fake), is_recorded(fake.kubepods)) == (AIRBAG, True)
+    assert brake_state(fake) == (AIRBAG, True)
 
     if damage == "removed":
         os.removexattr(fake.kubepods, high.XATTR)
     else:
         os.setxattr(fake.kubepods, high.XATTR, b"{}")
     assert brake.release("a test")
-    assert (in_force(fake), is_recorded(fake.kubepods)) == ("max", False)
+    assert brake_state(fake) == RELEASED
 
 
 def test_without_inotify_every_sample_looks(tree: PodTree, watch: Watch, fake: FakeTree) -> None:
     watch.note_failure()
-    brake = Brake(tree, watch, dry_run=False)
-    brake.follow()
+    brake = start_brake(tree, watch)
     apply(brake, 10)
     (fake.kubepods / "memory.high").write_text("max\n")
 
