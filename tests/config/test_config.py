@@ -247,10 +247,7 @@ CONFIGS = st.builds(
     Config,
     policy=st.sampled_from(Policy),
     mechanism=st.sampled_from(HowPaused),
-    reserve=st.builds(
-        ReserveConfig,
-        sacrifice=st.booleans(),
-    ),
+    reserve=st.builds(ReserveConfig, sacrifice=st.booleans()),
     watermark=watermarks(),
     throttle=st.builds(ThrottleConfig, quota_us=st.integers(1000, 1_000_000)),
     hold=st.builds(

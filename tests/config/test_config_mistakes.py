@@ -40,8 +40,7 @@ def test_a_choice_is_one_of_its_names(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "glob",
-    ["*/*", "a/b", "kube-system/*", "team-?/*", "*/db-[0-9]", "*/[!a]*", "a/10.0.0.1-pod.x"],
+    "glob", ["*/*", "a/b", "kube-system/*", "team-?/*", "*/db-[0-9]", "*/[!a]*", "a/10.0.0.1-pod.x"]
 )
 def test_a_pod_glob_may_be(glob: str) -> None:
     assert problems(f"[[pods]]\nmatch = '{glob}'\nprotect = true\n") == []
@@ -155,9 +154,7 @@ def test_a_broken_rule_is_reported_with_its_place(text: str, expected: list[str]
             id="choice",
         ),
         pytest.param(
-            "[throttle]\nquota_us = 999\n",
-            "found 999; allowed: a whole number from 1000 to 1000000",
-            id="value",
+            "[throttle]\nquota_us = 999\n", "found 999; allowed: a whole number from 1000 to 1000000", id="value"
         ),
         pytest.param("watermark = 3\n", "found 3; allowed: a section with options in it", id="value-for-a-section"),
         pytest.param(

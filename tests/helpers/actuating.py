@@ -12,18 +12,7 @@ import pytest
 from cgpause.config.settings import Config
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgroupGoneError, KernelWriteError
-from cgpause.core.model import (
-    Action,
-    CpuMax,
-    Freeze,
-    Headroom,
-    Mechanism,
-    Owner,
-    Pause,
-    Resume,
-    Sacrifice,
-    Sample,
-)
+from cgpause.core.model import Action, CpuMax, Freeze, Headroom, Mechanism, Owner, Pause, Resume, Sacrifice, Sample
 from cgpause.daemon.actuate import Actuator
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Watch

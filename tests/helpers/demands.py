@@ -6,11 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from cgpause.core.model import PodUsage, Workload
-from cgpause.policy.demand import (
-    Demand,
-    Terms,
-    demand,
-)
+from cgpause.policy.demand import Demand, Terms, demand
 from cgpause.policy.growth import Growth
 from helpers.nodes import MIB, START_NS, S, growth, pod, record
 

@@ -197,8 +197,7 @@ TARGETS = {
     ),
     "process status": Target(partial(_parsed, parse.parse_process_status), (_STATUS,)),
     "process stat": Target(
-        partial(_parsed, parse.parse_start_ticks),
-        (b"1 (a) b) S 0 1 1 0 -1 4 1 1 1 1 1 1 1 1 20 0 1 0 12 1 1\n",),
+        partial(_parsed, parse.parse_start_ticks), (b"1 (a) b) S 0 1 1 0 -1 4 1 1 1 1 1 1 1 1 20 0 1 0 12 1 1\n",)
     ),
     "locks": Target(
         lambda data: parse.parse_flock_holder(data, (0, 0x1B), 402117) is not None,

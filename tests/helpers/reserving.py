@@ -5,29 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from cgpause.config.settings import (
-    Config,
-    HoldConfig,
-    HowPaused,
-    ReserveConfig,
-)
-from cgpause.core.model import (
-    CgroupId,
-    Headroom,
-    Pod,
-    PodUsage,
-    Sample,
-    Workload,
-)
+from cgpause.config.settings import Config, HoldConfig, HowPaused, ReserveConfig
+from cgpause.core.model import CgroupId, Headroom, Pod, PodUsage, Sample, Workload
 from cgpause.policy.decide import Decision, State, decide
 from cgpause.policy.explain import explain
 from cgpause.policy.growth import Growth, Growths
-from cgpause.policy.reserve import (
-    ReserveState,
-    ReserveStep,
-    observe,
-    step,
-)
+from cgpause.policy.reserve import ReserveState, ReserveStep, observe, step
 from helpers.nodes import MIB, MS, START_NS, S, growth, pod, record
 
 TOTAL = 1000 * MIB
@@ -108,11 +91,7 @@ class Node:
         return next(verdict.text for verdict in verdicts if verdict.usage.pod.uid == name)
 
     def step(
-        self,
-        elapsed_s: float = 0.0,
-        *,
-        given_mib: float = 0.0,
-        unstoppable: Sequence[tuple[PodUsage, float]] = (),
+        self, elapsed_s: float = 0.0, *, given_mib: float = 0.0, unstoppable: Sequence[tuple[PodUsage, float]] = ()
     ) -> ReserveStep:
         """Run the policy's own part of a decision, `elapsed_s` after the last one; pods gave `given_mib` back."""
         sample = self.sample()

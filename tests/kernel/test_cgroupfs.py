@@ -14,14 +14,7 @@ from typing import Self
 import pytest
 from helpers.trees import open_descriptors
 
-from cgpause.core.errors import (
-    BusyError,
-    CgroupGoneError,
-    HostError,
-    KernelReadError,
-    KernelWriteError,
-    MalformedError,
-)
+from cgpause.core.errors import BusyError, CgroupGoneError, HostError, KernelReadError, KernelWriteError, MalformedError
 from cgpause.kernel import cgroupfs
 from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root, read_controllers
 

@@ -10,13 +10,7 @@ import pytest
 from helpers.crashing import THROTTLE, CgroupState, PausableCgroup, SteppedCgroup, freeze, take_over
 from helpers.ledgers import hold, refuse_writes
 
-from cgpause.core.errors import (
-    CgpauseError,
-    CgroupGoneError,
-    KernelWriteError,
-    PausedOtherwiseError,
-    RestoreError,
-)
+from cgpause.core.errors import CgpauseError, CgroupGoneError, KernelWriteError, PausedOtherwiseError, RestoreError
 from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
 from cgpause.ledger import ledger
 from cgpause.ledger.record import XATTR
@@ -80,12 +74,7 @@ def test_a_failed_take_over_keeps_a_resize_it_found(pod: PausableCgroup) -> None
         take_over(FREEZE)(cgroup)
 
     record = record_of(pod)
-    assert (record.owner, record.mechanism, record.reason, record.expires_ns) == (
-        Owner.DAEMON,
-        THROTTLED,
-        "test",
-        None,
-    )
+    assert (record.owner, record.mechanism, record.reason, record.expires_ns) == (Owner.DAEMON, THROTTLED, "test", None)
     assert (record.original, record.original_burst_us, record.written) == (CpuMax(60000, 100000), 500, THROTTLE)
     with pod.open() as fresh:
         ledger.resume(fresh)

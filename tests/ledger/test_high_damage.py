@@ -12,24 +12,10 @@ from pathlib import Path
 import pytest
 from helpers.ledgers import high_state
 
-from cgpause.core.errors import (
-    CgroupGoneError,
-    DamagedRecordError,
-    KernelReadError,
-    MalformedError,
-    RestoreError,
-)
+from cgpause.core.errors import CgroupGoneError, DamagedRecordError, KernelReadError, MalformedError, RestoreError
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import high
-from cgpause.ledger.high import (
-    HighRecord,
-    Released,
-    decode_record,
-    encode_record,
-    read_record,
-    release,
-    set_high,
-)
+from cgpause.ledger.high import HighRecord, Released, decode_record, encode_record, read_record, release, set_high
 
 LEVEL, LOWER = 1 << 30, 1 << 29
 Patch = pytest.MonkeyPatch

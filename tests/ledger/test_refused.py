@@ -170,8 +170,5 @@ def test_a_cgroup_that_vanishes_before_any_step_is_gone_and_nothing_else(
             if left < 0 and step not in ("has", "unlock"):
                 raise CgroupGoneError(cgroup.path)
 
-        with (
-            pod.stepped(vanish) as vanishing,
-            pytest.raises(CgroupGoneError),
-        ):
+        with pod.stepped(vanish) as vanishing, pytest.raises(CgroupGoneError):
             scenario.operation(vanishing)

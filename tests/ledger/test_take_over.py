@@ -52,11 +52,7 @@ def test_a_pause_that_is_taken_over_goes_on_as_it_was_and_is_never_interrupted(
         record = ledger.read_record(cgroup)
         assert taken == record
         assert record == replace(
-            existing,
-            owner=Owner.MANUAL,
-            reason="by hand",
-            expires_ns=3,
-            mechanism=mechanism or existing.mechanism,
+            existing, owner=Owner.MANUAL, reason="by hand", expires_ns=3, mechanism=mechanism or existing.mechanism
         )
         ledger.resume(cgroup)
     assert pod.state() == CgroupState("50000 100000", "20000", "0", None)

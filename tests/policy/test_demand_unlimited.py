@@ -9,9 +9,7 @@ import pytest
 from helpers.demands import BUSY, IDLE, asked, growing, mib
 from helpers.nodes import MIB, S
 
-from cgpause.policy.demand import (
-    Basis,
-)
+from cgpause.policy.demand import Basis
 
 
 @pytest.mark.parametrize(

@@ -316,9 +316,7 @@ def test_a_pod_that_was_paused_before_the_daemon_has_its_memory_and_waits_to_go_
 
 
 @pytest.mark.parametrize(
-    ("used", "dropped"),
-    [(100 * MIB - LARGE, False), (100 * MIB - LARGE - 1, True)],
-    ids=["at", "just-below"],
+    ("used", "dropped"), [(100 * MIB - LARGE, False), (100 * MIB - LARGE - 1, True)], ids=["at", "just-below"]
 )
 def test_a_large_drop_ends_a_surge(used: int, dropped: bool) -> None:
     known = growth(100, low=50 * MIB, low_ran_ns=S, ran_ns=9 * S, rate=MIB, excused=True)

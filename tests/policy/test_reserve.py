@@ -9,9 +9,7 @@ import pytest
 from helpers.nodes import MIB, MS, S, pod, record
 from helpers.reserving import CONFIG, NOW, SACRIFICE, TOTAL, Node
 
-from cgpause.config.settings import (
-    ThrottleConfig,
-)
+from cgpause.config.settings import ThrottleConfig
 from cgpause.core.model import (
     CgroupId,
     Headroom,
@@ -26,12 +24,7 @@ from cgpause.core.model import (
 )
 from cgpause.policy.decide import State, decide
 from cgpause.policy.peaks import Peaks
-from cgpause.policy.reserve import (
-    admit_all,
-    left_bytes,
-    observe,
-    room_bytes,
-)
+from cgpause.policy.reserve import admit_all, left_bytes, observe, room_bytes
 
 # Headroom if every pod takes its claim
 

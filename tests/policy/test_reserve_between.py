@@ -8,17 +8,10 @@ import pytest
 from helpers.nodes import MIB, MS, S, pod
 from helpers.reserving import CONFIG, NOW, Node, waiting
 
-from cgpause.core.model import (
-    Policy,
-    Workload,
-)
+from cgpause.core.model import Policy, Workload
 from cgpause.policy.decide import State, decide
 from cgpause.policy.hold import Stretch
-from cgpause.policy.reserve import (
-    ReserveState,
-    observe,
-    reaction_s,
-)
+from cgpause.policy.reserve import ReserveState, observe, reaction_s
 from cgpause.policy.schedule import Quiet
 
 # Learning at each sample
@@ -175,8 +168,7 @@ def test_the_pod_that_goes_on_alone_is_watched_by_the_headroom() -> None:
 
 
 @pytest.mark.parametrize(
-    ("available", "at_ns", "holds"),
-    [(11, 9, True), (19, 9, True), (10, 9, False), (20, 9, False), (15, 10, False)],
+    ("available", "at_ns", "holds"), [(11, 9, True), (19, 9, True), (10, 9, False), (20, 9, False), (15, 10, False)]
 )
 def test_the_bounds_of_quiet(available: int, at_ns: int, holds: bool) -> None:
     quiet = Quiet(low_bytes=10, high_bytes=20, until_ns=10, next_sample_ns=1)

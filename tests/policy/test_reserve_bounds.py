@@ -8,17 +8,8 @@ import pytest
 from helpers.nodes import MIB, S, growth, record
 from helpers.reserving import CONFIG, NOW, Node, waiting
 
-from cgpause.config.settings import (
-    HowPaused,
-)
-from cgpause.core.model import (
-    Freeze,
-    Mechanism,
-    Owner,
-    Pause,
-    PodUsage,
-    Resume,
-)
+from cgpause.config.settings import HowPaused
+from cgpause.core.model import Freeze, Mechanism, Owner, Pause, PodUsage, Resume
 from cgpause.policy.reserve import BACKOFF_S, PATIENCE, runnable_pods
 
 # Rule 3, bounded: the pod that is excused

@@ -69,9 +69,7 @@ def sim_nodes(draw: st.DrawFn) -> SimNode:
     return SimNode(
         pods,
         config=Config(
-            mechanism=draw(st.sampled_from(HowPaused)),
-            hold=HOLD,
-            reserve=ReserveConfig(sacrifice=draw(st.booleans())),
+            mechanism=draw(st.sampled_from(HowPaused)), hold=HOLD, reserve=ReserveConfig(sacrifice=draw(st.booleans()))
         ),
         kubepods_max_bytes=int(limits / draw(st.sampled_from([1.2, 1.5, 1.8]))),
         seed=draw(st.integers(0, 99)),

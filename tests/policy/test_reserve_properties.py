@@ -151,9 +151,7 @@ def moments(draw: st.DrawFn) -> Moment:
         eviction_bytes=draw(st.sampled_from([0, 0, 50 * MIB])),
     )
     config = Config(
-        mechanism=draw(st.sampled_from(HowPaused)),
-        hold=HOLD,
-        reserve=ReserveConfig(sacrifice=draw(st.booleans())),
+        mechanism=draw(st.sampled_from(HowPaused)), hold=HOLD, reserve=ReserveConfig(sacrifice=draw(st.booleans()))
     )
     state = State()
     idle_cpus = draw(st.sampled_from([0.0, 0.4, 1.0, 8.0]))

@@ -10,9 +10,7 @@ from helpers.nodes import MIB, START_NS, S, pod, record
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.core.model import (
-    PodUsage,
-)
+from cgpause.core.model import PodUsage
 from cgpause.policy.demand import Basis, Demand
 from cgpause.policy.serving import Growing, Served, serve, way
 

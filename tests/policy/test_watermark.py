@@ -128,9 +128,7 @@ def test_between_intervals_not_even_the_upper_mark_pauses_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("used_pct", "resumes"),
-    [(79.5, True), (80, True), (80.5, False)],
-    ids=["just-below", "at", "just-above"],
+    ("used_pct", "resumes"), [(79.5, True), (80, True), (80.5, False)], ids=["just-below", "at", "just-above"]
 )
 def test_all_are_resumed_at_the_lower_mark(used_pct: float, resumes: bool) -> None:
     state, done = run(looked(95), used_pct, running(1), held(3, 2, 1))
@@ -149,11 +147,7 @@ def test_more_are_paused_after_t_intervals_without_improvement(intervals_before:
     assert state == WatermarkState(NOW, 95, 0 if pauses else intervals_before + 1)
 
 
-@pytest.mark.parametrize(
-    ("used_pct", "intervals"),
-    [(94.5, 0), (95, 2), (95.5, 2)],
-    ids=["fell", "stayed", "rose"],
-)
+@pytest.mark.parametrize(("used_pct", "intervals"), [(94.5, 0), (95, 2), (95.5, 2)], ids=["fell", "stayed", "rose"])
 def test_only_falling_use_is_an_improvement(used_pct: float, intervals: int) -> None:
     state, done = run(looked(95, 1), used_pct, running(1, 2), held(3))
     assert done == {}

@@ -105,10 +105,7 @@ def test_it_moves_between_tripwire_and_airbag_and_says_so_once(
     assert brake.release("a test")
 
     assert brake_state(fake) == RELEASED
-    assert said(caplog) == [
-        "armed memory.high",
-        "released memory.high",
-    ]
+    assert said(caplog) == ["armed memory.high", "released memory.high"]
 
 
 def test_it_is_written_only_when_it_moves_by_more_than_a_little(
@@ -263,10 +260,7 @@ def test_dry_run_writes_nothing_and_says_what_it_would(
     assert brake.release("a test")
 
     assert brake_state(fake) == RELEASED
-    assert said(caplog) == [
-        "would have set memory.high",
-        "would have released memory.high",
-    ]
+    assert said(caplog) == ["would have set memory.high", "would have released memory.high"]
 
 
 def test_a_predecessors_value_is_not_taken_for_the_original(

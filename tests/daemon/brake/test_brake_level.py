@@ -13,12 +13,7 @@ from cgpause.policy.level import HighLevel, Stall, choose
 
 
 def level(
-    headroom: Headroom,
-    *,
-    tight: bool = False,
-    cache_gib: float = 0,
-    care_gib: float = 25,
-    now: HighLevel | None = None,
+    headroom: Headroom, *, tight: bool = False, cache_gib: float = 0, care_gib: float = 25, now: HighLevel | None = None
 ) -> HighLevel:
     current = headroom.kubepods_used_bytes + int(cache_gib * GIB)
     return choose(headroom, current, tight=tight, care_bytes=int(care_gib * GIB), now=now)
