@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.processes import Start, starting
 from helpers.trees import FakeTree
 from hypothesis import HealthCheck, settings
 
@@ -42,6 +43,12 @@ def watch() -> Iterator[Watch]:
 @pytest.fixture
 def tree(tmp_path: Path) -> FakeTree:
     return FakeTree(tmp_path)
+
+
+@pytest.fixture
+def start_process() -> Iterator[Start]:
+    with starting() as start:
+        yield start
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.processes import containers, put
 from helpers.trees import FakeTree
 
 from cgpause.core.clock import now_ns
@@ -28,10 +29,6 @@ def pod(tmp_path: Path, folder: Path) -> Iterator[Cgroup]:
     root = tmp_path / "cgroup"
     with Cgroup(str(root), str(folder.relative_to(root))) as opened:
         yield opened
-
-
-def containers(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.scope"))
 
 
 def look(
@@ -64,6 +61,13 @@ def stubborn() -> Iterator[int]:
     yield pid
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
+
+
+@pytest.fixture
+def resident(folder: Path, stubborn: int) -> int:
+    """Return the pid of a stubborn process in the pod's container."""
+    put(containers(folder)[1], stubborn)
+    return stubborn
 
 
 @pytest.mark.parametrize("below", ["", "container", "container/inner"], ids=["scope", "crun", "two-levels-down"])
@@ -135,27 +139,22 @@ def test_a_signal_after_one_that_was_acted_on_is_named_again(folder: Path, pod: 
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 6, 10, 12, 15, 30, 37])
-def test_any_signal_that_an_image_may_name_as_its_stop_signal_is_one(
-    folder: Path, pod: Cgroup, stubborn: int, number: int
-) -> None:
-    (containers(folder)[1] / "cgroup.procs").write_text(f"{stubborn}\n")
-    os.kill(stubborn, number)
+def test_any_signal_that_an_image_may_name_as_its_stop_signal_is_one(pod: Cgroup, resident: int, number: int) -> None:
+    os.kill(resident, number)
     assert look(pod) is Call.ENDING
 
 
-def test_signals_that_come_by_themselves_are_none(folder: Path, pod: Cgroup, stubborn: int) -> None:
+def test_signals_that_come_by_themselves_are_none(pod: Cgroup, resident: int) -> None:
     """Child, timer, socket and terminal signals; most POSIX timers send SIGRTMIN."""
-    (containers(folder)[1] / "cgroup.procs").write_text(f"{stubborn}\n")
     for number in (13, 14, 17, 18, 23, 26, 27, 28, 29, 34, 35):
-        os.kill(stubborn, number)
+        os.kill(resident, number)
     assert look(pod) is None
 
 
-def test_a_second_signal_is_a_new_one(folder: Path, pod: Cgroup, stubborn: int) -> None:
-    (containers(folder)[1] / "cgroup.procs").write_text(f"{stubborn}\n")
+def test_a_second_signal_is_a_new_one(pod: Cgroup, resident: int) -> None:
     processes = Processes()
     for number in (signal.SIGHUP, signal.SIGTERM):
-        os.kill(stubborn, number)
+        os.kill(resident, number)
         assert [look(pod, processes=processes) for _ in range(2)] == [Call.ENDING, None]
 
 
@@ -181,21 +180,17 @@ def test_a_pod_that_signals_itself_is_believed_three_times_in_ten_minutes(
     assert believed == [0, 1, 2, 10, 11, 12]
 
 
-def test_oom_kills_are_believed_three_times_in_ten_minutes_and_hide_no_signal(
-    folder: Path, pod: Cgroup, stubborn: int
-) -> None:
+def test_oom_kills_are_believed_three_times_in_ten_minutes_and_hide_no_signal(pod: Cgroup, resident: int) -> None:
     processes = Processes()
     believed = [minute for minute in range(14) if processes.believes_kill(minute * MINUTES_NS)]
     assert believed == [0, 1, 2, 10, 11, 12]
-    (containers(folder)[1] / "cgroup.procs").write_text(f"{stubborn}\n")
-    os.kill(stubborn, signal.SIGTERM)
+    os.kill(resident, signal.SIGTERM)
     assert look(pod, processes=processes) is Call.ENDING
 
 
 def test_visitors_are_believed_three_times_in_ten_minutes_and_always_while_the_pod_is_frozen(
-    folder: Path, pod: Cgroup, stubborn: int
+    pod: Cgroup, resident: int
 ) -> None:
-    (containers(folder)[1] / "cgroup.procs").write_text(f"{stubborn}\n")
     processes = Processes()
     found = [look(pod, BEFORE_EVERYTHING, processes, at_ns=minute * MINUTES_NS) for minute in range(5)]
     assert found == [Call.VISITED] * 3 + [None] * 2
@@ -205,42 +200,40 @@ def test_visitors_are_believed_three_times_in_ten_minutes_and_always_while_the_p
     assert look(pod, BEFORE_EVERYTHING, processes, frozen_ns=1) is Call.VISITED
     assert not processes.doubted
     # The doubt does not hide a signal.
-    os.kill(stubborn, signal.SIGTERM)
+    os.kill(resident, signal.SIGTERM)
     assert look(pod, BEFORE_EVERYTHING, processes) is Call.ENDING
 
 
-def test_whoever_comes_from_outside_during_the_pause_is_a_visitor(folder: Path, pod: Cgroup, stubborn: int) -> None:
+def test_whoever_comes_from_outside_during_the_pause_is_a_visitor(pod: Cgroup, resident: int) -> None:
     """The parent process, here this test, is outside the pod, as for an exec probe or a preStop hook."""
-    (containers(folder)[1] / "cgroup.procs").write_text(f"{stubborn}\n")
     assert look(pod, BEFORE_EVERYTHING) is Call.VISITED
 
 
 def test_what_a_container_forks_itself_is_no_visitor(folder: Path, pod: Cgroup, stubborn: int) -> None:
-    (containers(folder)[1] / "cgroup.procs").write_text(f"{os.getpid()}\n{stubborn}\n")
+    put(containers(folder)[1], os.getpid(), stubborn)
     started_ns = int(Path(f"/proc/{os.getpid()}/stat").read_text().rsplit(")", 1)[1].split()[19]) * 10**7
     assert look(pod, started_ns + 10**8) is None
 
 
 def test_what_a_container_does_to_its_own_children_is_no_call(folder: Path, pod: Cgroup, stubborn: int) -> None:
     """Otherwise a container could fork a child with SIGTERM pending every second and escape every pause."""
-    (containers(folder)[1] / "cgroup.procs").write_text(f"{os.getpid()}\n{stubborn}\n")
+    put(containers(folder)[1], os.getpid(), stubborn)
     os.kill(stubborn, signal.SIGTERM)
     assert look(pod) is None
 
 
-def test_a_monitor_in_the_pod_is_outside_all_the_same(folder: Path, pod: Cgroup, stubborn: int) -> None:
+def test_a_monitor_in_the_pod_is_outside_all_the_same(folder: Path, pod: Cgroup, resident: int) -> None:
     """CRI-O's conmon is the parent of every process it starts."""
     monitor = folder / f"crio-conmon-{'a' * 64}.scope"
     monitor.mkdir()
     (monitor / "cgroup.procs").write_text(f"{os.getpid()}\n")
-    (containers(folder)[1] / "cgroup.procs").write_text(f"{stubborn}\n")
-    os.kill(stubborn, signal.SIGTERM)
+    os.kill(resident, signal.SIGTERM)
     assert look(pod) is Call.ENDING
 
 
 def test_of_very_many_processes_some_are_seen_with_each_look(folder: Path, pod: Cgroup, stubborn: int) -> None:
     others = [4194304000 + number for number in range(300)]
-    (containers(folder)[1] / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in [*others, stubborn]))
+    put(containers(folder)[1], *others, stubborn)
     os.kill(stubborn, signal.SIGTERM)
     processes = Processes()
     assert Call.ENDING in [look(pod, processes=processes) for _ in range(3)]

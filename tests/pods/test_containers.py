@@ -33,11 +33,6 @@ CAPTURED_CONTAINERS = {
 
 
 @pytest.fixture
-def fake(tmp_path: Path) -> FakeTree:
-    return FakeTree(tmp_path)
-
-
-@pytest.fixture
 def folder(fake: FakeTree) -> Path:
     return fake.add_pod("web")
 

@@ -14,11 +14,6 @@ from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.pods.discover import find_kubepods, kubepods_roots, list_pods
 
 
-@pytest.fixture
-def fake(tmp_path: Path) -> FakeTree:
-    return FakeTree(tmp_path)
-
-
 def roots(folder: Path) -> list[str]:
     return [path for path, _ in kubepods_roots(str(folder))]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from helpers.trees import FakeTree
@@ -22,11 +21,6 @@ from cgpause.pods.refresh_times import REFRESH_NS
 from cgpause.pods.tree import PodTree
 
 S = 1_000_000_000
-
-
-@pytest.fixture
-def fake(tmp_path: Path) -> FakeTree:
-    return FakeTree(tmp_path)
 
 
 @pytest.fixture

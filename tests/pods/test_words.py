@@ -1,285 +1,25 @@
-"""A pod's own word: the environment of its containers' first processes, with real processes in a made tree."""
+"""Own words of pods in the tree of pods and in the daemon's thread; the processes are real, the tree is made."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.processes import Start, containers, put
 from helpers.trees import FakeTree, wait_until
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cgpause.config.settings import Config, PodClass, PodRule, ProtectConfig
-from cgpause.core.model import OwnWord, QosClass, Workload
-from cgpause.core.names import PodName
-from cgpause.core.parse import parse_variable
+from cgpause.config.settings import Config, PodRule, ProtectConfig
+from cgpause.core.model import OwnWord, Workload
 from cgpause.kernel import environment
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.environment import Containers, strongest
+from cgpause.kernel.environment import Containers
 from cgpause.pods.tree import PodTree
 from cgpause.pods.words import Words, WordsThread
-from cgpause.policy.protect import heeds_word, pod_class, protection
-
-Start = Callable[..., int]
-BURSTABLE = QosClass.BURSTABLE
-WEB = PodName("default", "web")
-UID = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"
-
-
-@pytest.fixture
-def fake(tmp_path: Path) -> FakeTree:
-    return FakeTree(tmp_path)
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Start processes with a given environment, named as given; end them afterwards."""
-    processes = []
-
-    def started(env: dict[str, str] | dict[bytes, bytes], name: str = "") -> int:
-        code = "import sys; print(flush=True); sys.stdin.read()"
-        if name:
-            code = f"open('/proc/self/comm', 'w').write({name!r}); {code}"
-        argv = [sys.executable, "-ISc", code]
-        process = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        processes.append(process)
-        assert process.stdout is not None
-        process.stdout.readline()
-        return process.pid
-
-    yield started
-    for process in processes:
-        process.communicate()
-
-
-def containers(folder: Path) -> list[Path]:
-    """Return the sandbox and the container of a pod."""
-    return sorted(folder.glob("*.scope"))
-
-
-def put(place: Path, *pids: int) -> None:
-    place.mkdir(exist_ok=True)
-    (place / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
-
-
-def read(fake: FakeTree, folder: Path, known: Containers | None = None) -> OwnWord | None:
-    with Cgroup(str(fake.root), str(folder.relative_to(fake.root))) as pod:
-        return (known or Containers()).read(pod)
-
-
-# --- the environment -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("environ", "value"),
-    [
-        pytest.param(b"", None, id="empty"),
-        pytest.param(b"CGPAUSE=batch", b"batch", id="first-and-cut"),
-        pytest.param(b"A=1\0CGPAUSE=batch\0B=2\0", b"batch", id="among-others"),
-        pytest.param(b"CGPAUSE=\0", b"", id="set-to-nothing"),
-        pytest.param(b"CGPAUSE=batch\0CGPAUSE=protect\0", b"batch", id="twice-the-first-as-getenv"),
-        pytest.param(b"XCGPAUSE=batch\0CGPAUSES=batch\0", None, id="other-names"),
-        pytest.param(b"A=\nCGPAUSE=batch\0", None, id="in-a-value"),
-        pytest.param(b"\xff\xfe=\x80\0CGPAUSE=\xff\0", b"\xff", id="undecodable"),
-        pytest.param(b"\0\0\0\0", None, id="overwritten"),
-    ],
-)
-def test_a_variable_is_found_as_getenv_finds_it(environ: bytes, value: bytes | None) -> None:
-    assert parse_variable(environ, b"CGPAUSE") == value
-
-
-@given(st.binary())
-def test_no_environment_is_an_error(environ: bytes) -> None:
-    value = parse_variable(environ, b"CGPAUSE")
-    assert value is None or (b"\0" not in value and value in environ)
-
-
-@pytest.mark.parametrize(
-    ("value", "word"),
-    [
-        ("protect", OwnWord.PROTECT),
-        ("service", OwnWord.SERVICE),
-        ("batch", OwnWord.BATCH),
-        ("Protect", OwnWord.UNKNOWN),
-        ("", OwnWord.UNKNOWN),
-        ("protect\nservice", OwnWord.UNKNOWN),
-        ("p" * 100_000, OwnWord.UNKNOWN),
-    ],
-    ids=lambda value: str(value)[:8],
-)
-def test_the_word_is_that_of_the_containers_process(fake: FakeTree, start: Start, value: str, word: OwnWord) -> None:
-    pod = fake.add_pod("web")
-    put(containers(pod)[0], start({"PATH": "/"}))
-    put(containers(pod)[1], start({"A": "1", "CGPAUSE": value, "B": "2"}))
-    assert read(fake, pod) is word
-
-
-def test_bytes_that_are_no_text_are_no_word(fake: FakeTree, start: Start) -> None:
-    pod = fake.add_pod("web")
-    put(containers(pod)[1], start({b"CGPAUSE": b"\xff\xfe", b"\xff": b"\xff"}))
-    assert read(fake, pod) is OwnWord.UNKNOWN
-
-
-def test_cruns_processes_one_level_down_are_read(fake: FakeTree, start: Start) -> None:
-    pod = fake.add_pod("web")
-    put(containers(pod)[1] / "container", start({"CGPAUSE": "protect"}))
-    assert read(fake, pod) is OwnWord.PROTECT
-
-
-def test_only_the_first_process_of_a_container_speaks_for_it(fake: FakeTree, start: Start) -> None:
-    pod = fake.add_pod("web")
-    first = start({"CGPAUSE": "batch"})
-    later = [start({"CGPAUSE": "protect"}) for _ in range(2)]
-    put(containers(pod)[1], *later, first)
-    assert read(fake, pod) is OwnWord.BATCH
-
-
-def test_the_strongest_word_of_the_containers_is_the_pods(fake: FakeTree, start: Start) -> None:
-    pod = fake.add_pod("web")
-    put(containers(pod)[0], start({"CGPAUSE": "batch"}))
-    put(containers(pod)[1], start({"CGPAUSE": "service"}))
-    assert read(fake, pod) is OwnWord.SERVICE
-
-
-@pytest.mark.parametrize(
-    ("words", "word"),
-    [
-        ((), None),
-        ((None, None), None),
-        ((OwnWord.UNKNOWN, None), OwnWord.UNKNOWN),
-        ((OwnWord.UNKNOWN, OwnWord.BATCH), OwnWord.BATCH),
-        ((OwnWord.BATCH, OwnWord.SERVICE), OwnWord.SERVICE),
-        ((OwnWord.SERVICE, OwnWord.PROTECT, OwnWord.BATCH), OwnWord.PROTECT),
-    ],
-)
-def test_protect_is_stronger_than_service_and_service_than_batch(
-    words: tuple[OwnWord | None, ...], word: OwnWord | None
-) -> None:
-    assert strongest(*words) is word
-
-
-def test_a_container_is_read_once_and_only_when_its_own_program_runs(fake: FakeTree, start: Start) -> None:
-    pod = fake.add_pod("web")
-    sandbox, container = containers(pod)
-    put(sandbox, start({"PATH": "/"}))
-    known = Containers()
-
-    assert read(fake, pod, known) is None
-    assert not known.is_complete, "the container has no process yet"
-    put(container, start({"CGPAUSE": "protect"}, name="runc:[2:INIT]"))
-    assert read(fake, pod, known) is None
-    assert not known.is_complete, "its process is the runtime's"
-    put(container, start({"CGPAUSE": "batch"}))
-    assert read(fake, pod, known) is OwnWord.BATCH
-    assert known.is_complete
-    put(container, start({"CGPAUSE": "protect"}))
-    assert read(fake, pod, known) is None, "not read again"
-
-
-def test_of_a_huge_environment_only_a_part_is_read(
-    fake: FakeTree, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(environment, "_MOST_BYTES", 8192)
-    pod = fake.add_pod("web")
-    put(containers(pod)[0], start({"PATH": "/"}))
-    filler = "x" * (8192 - len("A=\0CGPAUSE=protect\0"))
-    put(containers(pod)[1], start({"A": filler + "xxxxx", "CGPAUSE": "protect"}))
-    assert read(fake, pod) is None, "an entry that is cut off is none"
-    put(containers(pod)[1], start({"CGPAUSE": "protect", "A": filler * 10}))
-    assert read(fake, pod) is OwnWord.PROTECT
-
-
-def test_a_process_that_has_ended_does_not_hide_those_that_run(fake: FakeTree, start: Start) -> None:
-    pod = fake.add_pod("web")
-    put(containers(pod)[1], 2**22 + 1, start({"CGPAUSE": "protect"}))
-    assert read(fake, pod) is OwnWord.PROTECT
-
-
-@pytest.mark.parametrize(
-    ("name", "word"),
-    [
-        ("runc:[2:INIT]", None),
-        ("runc", None),
-        ("exe", None),
-        ("6", None),
-        ("crunch", OwnWord.BATCH),
-        ("runcible", OwnWord.BATCH),
-        ("7zip", OwnWord.BATCH),
-    ],
-)
-def test_only_a_runtime_makes_the_reading_wait(fake: FakeTree, start: Start, name: str, word: OwnWord | None) -> None:
-    pod = fake.add_pod("web")
-    put(containers(pod)[1], start({"CGPAUSE": "batch"}, name))
-    assert read(fake, pod) is word
-
-
-def test_a_process_that_has_ended_is_no_error(fake: FakeTree) -> None:
-    pod = fake.add_pod("web")
-    put(containers(pod)[1], 2**22 + 1)
-    known = Containers()
-    assert read(fake, pod, known) is None
-    assert not known.is_complete
-
-
-# --- the rules -------------------------------------------------------------------------------------------------------
-
-
-def reason(config: Config, word: OwnWord | None = OwnWord.PROTECT, name: PodName | None = WEB) -> str | None:
-    heeded = word if heeds_word(BURSTABLE, name, config) else None
-    return protection(uid=UID, qos=BURSTABLE, name=name, opt_outs=(), holds_us=False, config=config, word=heeded)
-
 
 OWN = "its own word (CGPAUSE=protect)"
-ALLOW = PodRule(match="default/*", protect=False)
-
-
-@pytest.mark.parametrize(
-    ("config", "protected"),
-    [
-        pytest.param(Config(), OWN, id="by-default"),
-        pytest.param(Config(protect=ProtectConfig(own_word=False)), None, id="not-heeded"),
-        pytest.param(Config(pods=(ALLOW,)), OWN, id="declines-what-a-rule-allows"),
-        pytest.param(Config(protect=ProtectConfig(all=True), pods=(ALLOW,)), OWN, id="keeps-out-of-an-allow-list"),
-        pytest.param(
-            Config(pods=(PodRule(match="default/*", protect=False, own_word=False),)), None, id="rule-ends-it"
-        ),
-        pytest.param(
-            Config(pods=(PodRule(match="*/*", own_word=True),), protect=ProtectConfig(own_word=False)),
-            OWN,
-            id="rule-heeds-it",
-        ),
-        pytest.param(
-            Config(pods=(PodRule(match="default/*", protect=True),)),
-            "rule 1 ([[pods]] match = 'default/*')",
-            id="a-rule-that-protects-is-named-first",
-        ),
-    ],
-)
-def test_a_pod_protects_itself_unless_the_operator_says_otherwise(config: Config, protected: str | None) -> None:
-    assert reason(config) == protected
-
-
-@pytest.mark.parametrize("word", [None, *OwnWord])
-def test_no_word_allows_a_pause(word: OwnWord | None) -> None:
-    assert reason(Config(protect=ProtectConfig(all=True)), word) is not None
-    assert reason(Config(), word, PodName("kube-system", "dns")) is not None
-    assert reason(Config(), word, None) == "its name is unknown while rules depend on names"
-
-
-@pytest.mark.parametrize("ruled", [None, *PodClass])
-@pytest.mark.parametrize("word", [None, *OwnWord])
-def test_a_word_gives_a_class_only_where_no_rule_does(word: OwnWord | None, ruled: PodClass | None) -> None:
-    config = Config() if ruled is None else Config(pods=(PodRule(match="*/*", class_=ruled),))
-    found = pod_class(BURSTABLE, WEB, config, word)
-    if ruled in (PodClass.BATCH, PodClass.SERVICE):
-        assert found is ruled
-    else:
-        assert found == (word if word in (OwnWord.BATCH, OwnWord.SERVICE) else PodClass.AUTO)
 
 
 # --- the tree of pods ------------------------------------------------------------------------------------------------
@@ -368,9 +108,9 @@ def test_after_a_reload_without_own_words_none_counts(fake: FakeTree, tree: PodT
     assert tracked.pod.protected is None
 
 
-def test_a_command_reads_the_words_at_once(fake: FakeTree, start: Start) -> None:
+def test_a_command_reads_the_words_at_once(fake: FakeTree, start_process: Start) -> None:
     pod = fake.add_pod("web")
-    put(containers(pod)[1], start({"CGPAUSE": "protect"}))
+    put(containers(pod)[1], start_process({"CGPAUSE": "protect"}))
     tree = PodTree(str(fake.root), str(fake.log_dir), Config())
     (tracked,) = tree.refresh(0)[0]
     assert tracked.pod.protected == OWN
@@ -411,11 +151,13 @@ def opened(fake: FakeTree, folder: Path) -> Cgroup:
     return Cgroup(str(fake.root), str(folder.relative_to(fake.root)))
 
 
-def test_the_thread_waits_for_a_container_that_is_being_made(fake: FakeTree, start: Start, thread: WordsThread) -> None:
+def test_the_thread_waits_for_a_container_that_is_being_made(
+    fake: FakeTree, start_process: Start, thread: WordsThread
+) -> None:
     web, db = fake.add_pod("web"), fake.add_pod("db")
     for pod in (web, db):
-        put(containers(pod)[0], start({"PATH": "/"}))
-    put(containers(db)[1], start({"CGPAUSE": "service"}))
+        put(containers(pod)[0], start_process({"PATH": "/"}))
+    put(containers(db)[1], start_process({"CGPAUSE": "service"}))
     found: dict[str, OwnWord] = {}
 
     def heard(name: str) -> bool:
@@ -427,15 +169,19 @@ def test_the_thread_waits_for_a_container_that_is_being_made(fake: FakeTree, sta
         thread.ask(two)
         wait_until(lambda: heard(db.name), "the word of db")
         assert web.name not in found
-        put(containers(web)[1], start({"CGPAUSE": "protect"}))
+        put(containers(web)[1], start_process({"CGPAUSE": "protect"}))
         wait_until(lambda: heard(web.name), "the word of web")
     assert found == {web.name: OwnWord.PROTECT, db.name: OwnWord.SERVICE}
 
 
 def test_without_the_right_the_thread_says_so_once(
-    fake: FakeTree, start: Start, thread: WordsThread, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    fake: FakeTree,
+    start_process: Start,
+    thread: WordsThread,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    read_file, allowed = environment._read, start({"CGPAUSE": "batch"})
+    read_file, allowed = environment._read, start_process({"CGPAUSE": "batch"})
 
     def refuse(pid: int, name: str, most: int) -> bytes:
         if pid != allowed:
@@ -444,10 +190,10 @@ def test_without_the_right_the_thread_says_so_once(
 
     monkeypatch.setattr(environment, "_read", refuse)
     pods = [fake.add_pod("web"), fake.add_pod("db")]
-    put(containers(pods[0])[0], start({"PATH": "/"}))
+    put(containers(pods[0])[0], start_process({"PATH": "/"}))
     put(containers(pods[1])[0], allowed)
     for pod in pods:
-        put(containers(pod)[1], start({"CGPAUSE": "protect"}))
+        put(containers(pod)[1], start_process({"CGPAUSE": "protect"}))
         with opened(fake, pod) as cgroup:
             assert thread._read(cgroup.id, Containers())
     assert list(thread.take().values()) == [OwnWord.BATCH], "that of the container that may be read"
@@ -457,11 +203,15 @@ def test_without_the_right_the_thread_says_so_once(
 
 
 def test_a_bug_costs_only_the_words_of_the_pods_that_it_meets(
-    fake: FakeTree, start: Start, thread: WordsThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    fake: FakeTree,
+    start_process: Start,
+    thread: WordsThread,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(thread, "_read", lambda *_: 1 / 0)
     pod = fake.add_pod("web")
-    put(containers(pod)[1], start({"CGPAUSE": "protect"}))
+    put(containers(pod)[1], start_process({"CGPAUSE": "protect"}))
     with opened(fake, pod) as cgroup:
         assert thread.ask(cgroup)
         wait_until(lambda: "own words of pods not read" in caplog.text, "the error")
@@ -470,9 +220,11 @@ def test_a_bug_costs_only_the_words_of_the_pods_that_it_meets(
         wait_until(lambda: cgroup.id in thread.take(), "the word")
 
 
-def test_a_pod_that_has_gone_or_was_made_again_gets_no_word(fake: FakeTree, start: Start, thread: WordsThread) -> None:
+def test_a_pod_that_has_gone_or_was_made_again_gets_no_word(
+    fake: FakeTree, start_process: Start, thread: WordsThread
+) -> None:
     pod = fake.add_pod("web")
-    put(containers(pod)[1], start({"CGPAUSE": "protect"}))
+    put(containers(pod)[1], start_process({"CGPAUSE": "protect"}))
     with opened(fake, pod) as cgroup:
         assert thread._read(cgroup.id._replace(inode=cgroup.id.inode + 1), Containers())
         assert thread._read(cgroup.id._replace(path=cgroup.id.path + "x"), Containers())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cgpause.config.settings import Config, PodClass, PodRule, ProtectConfig
-from cgpause.core.model import QosClass
+from cgpause.core.model import OwnWord, QosClass
 from cgpause.core.names import PodName
-from cgpause.policy.protect import pod_class, priority, protection
+from cgpause.policy.protect import heeds_word, pod_class, priority, protection
 
 UUID = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"
 STATIC = "b1f4499cb83e8ce3e7de136e9e81cb0d"
@@ -223,3 +223,59 @@ def test_a_pod_without_a_name_matches_no_rule() -> None:
     assert pod_class(BURSTABLE, None, config) is PodClass.AUTO
     assert priority(BURSTABLE, None, config) == 0
     assert reason(name=None, config=config) == "its name is unknown while rules depend on names"
+
+
+# --- own words ------------------------------------------------------------------------------------------------------
+
+
+def with_word(config: Config, word: OwnWord | None = OwnWord.PROTECT, name: PodName | None = WEB) -> str | None:
+    heeded = word if heeds_word(BURSTABLE, name, config) else None
+    return protection(uid=UUID, qos=BURSTABLE, name=name, opt_outs=(), holds_us=False, config=config, word=heeded)
+
+
+OWN = "its own word (CGPAUSE=protect)"
+ALLOW = PodRule(match="default/*", protect=False)
+
+
+@pytest.mark.parametrize(
+    ("config", "protected"),
+    [
+        pytest.param(Config(), OWN, id="by-default"),
+        pytest.param(Config(protect=ProtectConfig(own_word=False)), None, id="not-heeded"),
+        pytest.param(Config(pods=(ALLOW,)), OWN, id="declines-what-a-rule-allows"),
+        pytest.param(Config(protect=ProtectConfig(all=True), pods=(ALLOW,)), OWN, id="keeps-out-of-an-allow-list"),
+        pytest.param(
+            Config(pods=(PodRule(match="default/*", protect=False, own_word=False),)), None, id="rule-ends-it"
+        ),
+        pytest.param(
+            Config(pods=(PodRule(match="*/*", own_word=True),), protect=ProtectConfig(own_word=False)),
+            OWN,
+            id="rule-heeds-it",
+        ),
+        pytest.param(
+            Config(pods=(PodRule(match="default/*", protect=True),)),
+            "rule 1 ([[pods]] match = 'default/*')",
+            id="a-rule-that-protects-is-named-first",
+        ),
+    ],
+)
+def test_a_pod_protects_itself_unless_the_operator_says_otherwise(config: Config, protected: str | None) -> None:
+    assert with_word(config) == protected
+
+
+@pytest.mark.parametrize("word", [None, *OwnWord])
+def test_no_word_allows_a_pause(word: OwnWord | None) -> None:
+    assert with_word(Config(protect=ProtectConfig(all=True)), word) is not None
+    assert with_word(Config(), word, PodName("kube-system", "dns")) is not None
+    assert with_word(Config(), word, None) == "its name is unknown while rules depend on names"
+
+
+@pytest.mark.parametrize("ruled", [None, *PodClass])
+@pytest.mark.parametrize("word", [None, *OwnWord])
+def test_a_word_gives_a_class_only_where_no_rule_does(word: OwnWord | None, ruled: PodClass | None) -> None:
+    config = Config() if ruled is None else Config(pods=(PodRule(match="*/*", class_=ruled),))
+    found = pod_class(BURSTABLE, WEB, config, word)
+    if ruled in (PodClass.BATCH, PodClass.SERVICE):
+        assert found is ruled
+    else:
+        assert found == (word if word in (OwnWord.BATCH, OwnWord.SERVICE) else PodClass.AUTO)

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of the pod tree: a fake tree, and a PodTree that follows it."""
+"""Fixtures for the tests of pods: a fake tree, and a PodTree that follows it."""
 
 from __future__ import annotations
 

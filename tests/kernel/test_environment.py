@@ -1,0 +1,170 @@
+"""A pod's own word in the environment of its containers' first processes; the processes are real, the tree is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.processes import Start, containers, put
+from helpers.trees import FakeTree
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgpause.core.model import OwnWord
+from cgpause.core.parse import parse_variable
+from cgpause.kernel import environment
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.environment import Containers, strongest
+
+
+@pytest.fixture
+def web(tree: FakeTree) -> Path:
+    return tree.add_pod("web")
+
+
+def read(pod: Path, known: Containers | None = None) -> OwnWord | None:
+    with Cgroup(str(pod.parent), pod.name) as cgroup:
+        return (known or Containers()).read(cgroup)
+
+
+@pytest.mark.parametrize(
+    ("environ", "value"),
+    [
+        pytest.param(b"", None, id="empty"),
+        pytest.param(b"CGPAUSE=batch", b"batch", id="first-and-cut"),
+        pytest.param(b"A=1\0CGPAUSE=batch\0B=2\0", b"batch", id="among-others"),
+        pytest.param(b"CGPAUSE=\0", b"", id="set-to-nothing"),
+        pytest.param(b"CGPAUSE=batch\0CGPAUSE=protect\0", b"batch", id="twice-the-first-as-getenv"),
+        pytest.param(b"XCGPAUSE=batch\0CGPAUSES=batch\0", None, id="other-names"),
+        pytest.param(b"A=\nCGPAUSE=batch\0", None, id="in-a-value"),
+        pytest.param(b"\xff\xfe=\x80\0CGPAUSE=\xff\0", b"\xff", id="undecodable"),
+        pytest.param(b"\0\0\0\0", None, id="overwritten"),
+    ],
+)
+def test_a_variable_is_found_as_getenv_finds_it(environ: bytes, value: bytes | None) -> None:
+    assert parse_variable(environ, b"CGPAUSE") == value
+
+
+@given(st.binary())
+def test_no_environment_is_an_error(environ: bytes) -> None:
+    value = parse_variable(environ, b"CGPAUSE")
+    assert value is None or (b"\0" not in value and value in environ)
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        ("protect", OwnWord.PROTECT),
+        ("service", OwnWord.SERVICE),
+        ("batch", OwnWord.BATCH),
+        ("Protect", OwnWord.UNKNOWN),
+        ("", OwnWord.UNKNOWN),
+        ("protect\nservice", OwnWord.UNKNOWN),
+        ("p" * 100_000, OwnWord.UNKNOWN),
+    ],
+    ids=lambda value: str(value)[:8],
+)
+def test_the_word_is_that_of_the_containers_process(web: Path, start_process: Start, value: str, word: OwnWord) -> None:
+    put(containers(web)[0], start_process({"PATH": "/"}))
+    put(containers(web)[1], start_process({"A": "1", "CGPAUSE": value, "B": "2"}))
+    assert read(web) is word
+
+
+def test_bytes_that_are_no_text_are_no_word(web: Path, start_process: Start) -> None:
+    put(containers(web)[1], start_process({b"CGPAUSE": b"\xff\xfe", b"\xff": b"\xff"}))
+    assert read(web) is OwnWord.UNKNOWN
+
+
+def test_cruns_processes_one_level_down_are_read(web: Path, start_process: Start) -> None:
+    put(containers(web)[1] / "container", start_process({"CGPAUSE": "protect"}))
+    assert read(web) is OwnWord.PROTECT
+
+
+def test_only_the_first_process_of_a_container_speaks_for_it(web: Path, start_process: Start) -> None:
+    first = start_process({"CGPAUSE": "batch"})
+    later = [start_process({"CGPAUSE": "protect"}) for _ in range(2)]
+    put(containers(web)[1], *later, first)
+    assert read(web) is OwnWord.BATCH
+
+
+def test_the_strongest_word_of_the_containers_is_the_pods(web: Path, start_process: Start) -> None:
+    put(containers(web)[0], start_process({"CGPAUSE": "batch"}))
+    put(containers(web)[1], start_process({"CGPAUSE": "service"}))
+    assert read(web) is OwnWord.SERVICE
+
+
+@pytest.mark.parametrize(
+    ("words", "word"),
+    [
+        ((), None),
+        ((None, None), None),
+        ((OwnWord.UNKNOWN, None), OwnWord.UNKNOWN),
+        ((OwnWord.UNKNOWN, OwnWord.BATCH), OwnWord.BATCH),
+        ((OwnWord.BATCH, OwnWord.SERVICE), OwnWord.SERVICE),
+        ((OwnWord.SERVICE, OwnWord.PROTECT, OwnWord.BATCH), OwnWord.PROTECT),
+    ],
+)
+def test_protect_is_stronger_than_service_and_service_than_batch(
+    words: tuple[OwnWord | None, ...], word: OwnWord | None
+) -> None:
+    assert strongest(*words) is word
+
+
+def test_a_container_is_read_once_and_only_when_its_own_program_runs(web: Path, start_process: Start) -> None:
+    sandbox, container = containers(web)
+    put(sandbox, start_process({"PATH": "/"}))
+    known = Containers()
+
+    assert read(web, known) is None
+    assert not known.is_complete, "the container has no process yet"
+    put(container, start_process({"CGPAUSE": "protect"}, name="runc:[2:INIT]"))
+    assert read(web, known) is None
+    assert not known.is_complete, "its process is the runtime's"
+    put(container, start_process({"CGPAUSE": "batch"}))
+    assert read(web, known) is OwnWord.BATCH
+    assert known.is_complete
+    put(container, start_process({"CGPAUSE": "protect"}))
+    assert read(web, known) is None, "not read again"
+
+
+def test_of_a_huge_environment_only_a_part_is_read(
+    web: Path, start_process: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "_MOST_BYTES", 8192)
+    put(containers(web)[0], start_process({"PATH": "/"}))
+    filler = "x" * (8192 - len("A=\0CGPAUSE=protect\0"))
+    put(containers(web)[1], start_process({"A": filler + "xxxxx", "CGPAUSE": "protect"}))
+    assert read(web) is None, "an entry that is cut off is none"
+    put(containers(web)[1], start_process({"CGPAUSE": "protect", "A": filler * 10}))
+    assert read(web) is OwnWord.PROTECT
+
+
+def test_a_process_that_has_ended_does_not_hide_those_that_run(web: Path, start_process: Start) -> None:
+    put(containers(web)[1], 2**22 + 1, start_process({"CGPAUSE": "protect"}))
+    assert read(web) is OwnWord.PROTECT
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("runc:[2:INIT]", None),
+        ("runc", None),
+        ("exe", None),
+        ("6", None),
+        ("crunch", OwnWord.BATCH),
+        ("runcible", OwnWord.BATCH),
+        ("7zip", OwnWord.BATCH),
+    ],
+)
+def test_only_a_runtime_makes_the_reading_wait(
+    web: Path, start_process: Start, name: str, word: OwnWord | None
+) -> None:
+    put(containers(web)[1], start_process({"CGPAUSE": "batch"}, name))
+    assert read(web) is word
+
+
+def test_a_process_that_has_ended_is_no_error(web: Path) -> None:
+    put(containers(web)[1], 2**22 + 1)
+    known = Containers()
+    assert read(web, known) is None
+    assert not known.is_complete
