@@ -83,16 +83,28 @@ def test_growth_is_a_rate() -> None:
     assert (grown.top, grown.low, grown.ran_ns) == (15 * MIB, 10 * MIB, S // 2)
 
 
+@pytest.mark.parametrize(
+    ("looks", "mib_a_s"),
+    [
+        pytest.param([(0, 10), (500, 5)], 0, id="shrinking"),
+        # A program that takes back memory it has just freed shows no new growth.
+        pytest.param([(0, 10), (500, 9.5), (1000, 10)], 0, id="below-the-last-top"),
+        pytest.param([(0, 10), (100, 10.25), (200, 10.5)], 0.25, id="small-steps-are-judged-over-a-second-at-least"),
+        pytest.param([(0, 10), (500, 15), (10_500, 15)], 5, id="a-burst-is-forgotten-by-halves"),
+        pytest.param([(0, 10), (500, 15), (700, 15)], 10 * 0.5**0.02, id="a-burst-is-expected-again"),
+        pytest.param([(0, 10), (500, 15), (1000, 16)], 10 * 0.5**0.05, id="the-largest-rate-counts-not-the-last"),
+        pytest.param([(0, 10), (5, 12), (500, 15)], 10, id="a-time-too-short-to-learn-from-is-not-lost"),
+    ],
+)
+def test_rates(looks: list[tuple[float, float]], mib_a_s: float) -> None:
+    assert history(*((ms, used, POD) for ms, used in looks)).rate == pytest.approx(mib_a_s * MIB)
+
+
 @pytest.mark.parametrize(("grown", "grew"), [(NOISE - 1, False), (NOISE, False), (NOISE + 1, True)])
 def test_only_growth_above_noise_is_growth(grown: int, grew: bool) -> None:
     found = history((0, 10, POD), (500, 10 + grown / MIB, POD))
     assert found.grew is grew
     assert found.rate == (2 * grown if grew else 0)
-
-
-def test_growth_below_the_last_top_is_none() -> None:
-    """A program that takes back memory it has just freed shows no new growth."""
-    assert history((0, 10, POD), (500, 9.5, POD), (1000, 10, POD)).rate == 0
 
 
 @pytest.mark.parametrize(
@@ -108,28 +120,11 @@ def test_growth_in_small_steps_is_seen_over_time(used_mib: float, rate: float) -
     assert not found.grew
 
 
-def test_small_steps_are_judged_over_a_second_at_least() -> None:
-    assert history((0, 10, POD), (100, 10.25, POD), (200, 10.5, POD)).rate == MIB / 4
-
-
 def test_small_steps_within_noise_do_not_make_a_rate_larger() -> None:
     known = growth(20, low=10 * MIB, rate=20.0 * MIB)
     assert after(known, 1000, 20.1).rate == pytest.approx(20 * MIB * 0.5**0.1)
     assert after(known, 1000, 20.0).rate == pytest.approx(20 * MIB * 0.5**0.1)
     assert after(known._replace(rate=1.0 * MIB), 1000, 20.0).rate == pytest.approx(MIB * 0.5**0.1), "it took nothing"
-
-
-def test_shrinking_is_none() -> None:
-    assert history((0, 10, POD), (500, 5, POD)).rate == 0
-
-
-def test_a_burst_is_expected_again_and_forgotten_by_halves() -> None:
-    assert history((0, 10, POD), (500, 15, POD), (10_500, 15, POD)).rate == pytest.approx(5 * MIB)
-
-
-def test_the_largest_rate_counts_not_the_last() -> None:
-    assert history((0, 10, POD), (500, 15, POD), (600, 15, POD), (700, 15, POD)).rate > 9 * MIB
-    assert history((0, 10, POD), (500, 15, POD), (1000, 16, POD)).rate > 9 * MIB
 
 
 @pytest.mark.parametrize(("rate", "kept"), [(FORGOTTEN_RATE - 0.01, False), (FORGOTTEN_RATE + 0.01, True)])
@@ -144,10 +139,6 @@ def test_the_shortest_time_to_learn_from(ms: float, rate: float) -> None:
     growths = learned((0, 10, POD), (ms, 15, POD))
     assert growths.pods[POD.cgroup].rate == rate
     assert growths.at_ns == START_NS + (10 * MS if rate else 0)
-
-
-def test_what_was_too_short_is_not_lost() -> None:
-    assert history((0, 10, POD), (5, 12, POD), (500, 15, POD)).rate == 10 * MIB
 
 
 def test_a_reading_in_a_look_that_was_too_short_is_taken_with_the_next() -> None:

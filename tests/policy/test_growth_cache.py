@@ -18,16 +18,32 @@ def test_page_cache_is_no_use() -> None:
     assert readings((0, 80, 90)).used == 0, "more was reclaimable when it was read"
 
 
-def test_page_cache_is_no_growth() -> None:
-    assert readings((0, 100, 90), (1000, 200, 190)).rate == 0
+BELIEVED = [(0, 100, 0), (50, 150, None), (100, 200, None)]
+"""Growth between readings of the page cache."""
 
 
-def test_growth_between_readings_is_believed_until_a_reading_says_that_it_was_cache() -> None:
-    looks = [(0, 100, 0), (50, 150, None), (100, 200, None)]
-    assert readings(*looks).rate == 1000 * MIB
-    assert readings(*looks, (1000, 200, 100)).rate == 0
-    assert readings(*looks, (1000, 200, 0)).rate > 900 * MIB, "it was not"
-    assert readings(*looks, (1000, 200, 0.5)).rate > 900 * MIB, "hardly any of it was"
+@pytest.mark.parametrize(
+    ("looks", "least", "most"),
+    [
+        pytest.param([(0, 100, 90), (1000, 200, 190)], 0, 0, id="page-cache-is-no-growth"),
+        pytest.param(BELIEVED, 1000, 1000, id="believed-without-a-reading"),
+        pytest.param([*BELIEVED, (1000, 200, 100)], 0, 0, id="until-a-reading-says-that-it-was-cache"),
+        pytest.param([*BELIEVED, (1000, 200, 0)], 900, 1000, id="it-was-not"),
+        pytest.param([*BELIEVED, (1000, 200, 0.5)], 900, 1000, id="hardly-any-of-it-was"),
+        pytest.param([(0, 100, None), (50, 150, None), (100, 200, 150)], 0, 0, id="mostly-cache-and-never-read-before"),
+        pytest.param([(0, 100, None), (50, 150, None), (1000, 200, 60)], 0, 0, id="40-MiB-since-an-unknown-time"),
+        pytest.param([(0, 100, None), (50, 150, None), (100, 200, 0.5)], 900, 1000, id="hardly-any-cache"),
+        pytest.param([(0, 100, 90), (50, 150, None), (5000, 150, None)], 0, 0, id="much-cache-and-not-read-again"),
+        pytest.param([(0, 100, 90), (50, 150, None), (500, 200, 190)], 0, 0, id="much-cache-and-more-of-it"),
+        pytest.param([(0, 100, 90), (50, 150, None), (500, 200, 140)], 90, 100, id="much-cache-and-growth-beside-it"),
+        pytest.param([(0, 100, 90), (500, 200, 140)], 100, 100, id="known-at-the-next-reading"),
+        pytest.param([(0, 70, 10), (500, 80, None)], 20, 20, id="up-to-an-eighth-is-cache"),
+        pytest.param([(0, 70, 10 + 2**-20), (500, 80, None)], 0, 0, id="more-than-an-eighth-is-cache"),
+    ],
+)
+def test_rates(looks: list[tuple[float, float, float | None]], least: float, most: float) -> None:
+    """The rate lies between these bounds, in MiB/s."""
+    assert least * MIB <= readings(*looks).rate <= most * MIB
 
 
 def test_what_was_known_at_the_last_reading_is_kept_when_all_since_was_cache() -> None:
@@ -57,12 +73,6 @@ def test_as_much_use_as_cache_is_growth() -> None:
     assert found.rate == pytest.approx(100 * MIB)
 
 
-def test_what_was_never_read_before_and_is_mostly_cache_has_shown_nothing() -> None:
-    assert readings((0, 100, None), (50, 150, None), (100, 200, 150)).rate == 0
-    assert readings((0, 100, None), (50, 150, None), (1000, 200, 60)).rate == 0, "40 MiB since an unknown time"
-    assert readings((0, 100, None), (50, 150, None), (100, 200, 0.5)).rate > 900 * MIB
-
-
 def test_the_growth_of_a_newcomer_is_measured_from_its_start() -> None:
     growths = learn(Growths(), look(0, read_ms=0))
     growths = learn(growths, look(1000, PodUsage(MIB, POD), read_ms=0))
@@ -70,17 +80,6 @@ def test_the_growth_of_a_newcomer_is_measured_from_its_start() -> None:
     cached = replace(POD, reclaimable_bytes=80 * MIB)
     growths = learn(growths, look(2000, PodUsage(121 * MIB, cached), read_ms=2000))
     assert growths.pods[POD.cgroup].rate == 40 * MIB
-
-
-def test_of_a_pod_with_much_cache_the_growth_is_known_when_the_cache_is() -> None:
-    assert readings((0, 100, 90), (50, 150, None), (5000, 150, None)).rate == 0
-    assert readings((0, 100, 90), (50, 150, None), (500, 200, 190)).rate == 0
-    assert readings((0, 100, 90), (500, 200, 140)).rate == 100 * MIB
-
-
-@pytest.mark.parametrize(("cached", "rate"), [(10, 20), (10 + 2**-20, 0)], ids=["an-eighth", "more"])
-def test_up_to_an_eighth_of_cache_growth_is_seen_without_a_reading(cached: float, rate: float) -> None:
-    assert readings((0, 70, cached), (500, 80, None)).rate == rate * MIB
 
 
 def test_a_reading_that_finds_less_cache_ends_nothing() -> None:
@@ -98,10 +97,6 @@ def test_page_cache_that_the_kernel_reclaims_between_readings_is_neither_a_drop_
     found = readings((0, 200, 100), (1950, 150, None), (2000, 150, 50))
     assert found.base is None
     assert found.rate == 0
-
-
-def test_growth_of_a_pod_with_much_cache_between_readings_is_seen_at_the_next_reading() -> None:
-    assert readings((0, 100, 90), (50, 150, None), (500, 200, 140)).rate > 90 * MIB
 
 
 def test_a_reading_that_finds_some_cache_in_the_growth_is_no_drop() -> None:

@@ -32,23 +32,45 @@ NOW = START_NS
 CGROUP = pod("a").cgroup
 
 
-def followed(old: Stretch | None, *, paused: bool, at_ns: int = NOW) -> Stretch | None:
-    now = pod("a", paused=record(at_ns) if paused else None)
-    return follow({} if old is None else {CGROUP: old}, (PodUsage(1, now),), at_ns, HOLD).get(CGROUP)
+def followed(old: Stretch | None, made: Pod) -> Stretch | None:
+    """Return a pod's stretch after a sample at NOW."""
+    return follow({} if old is None else {CGROUP: old}, (PodUsage(1, made),), NOW, HOLD).get(CGROUP)
 
 
-def test_a_stretch_begins_with_the_pause_also_with_a_predecessors() -> None:
-    adopted = pod("a", paused=record(NOW - 10 * S))
-    assert follow({}, (PodUsage(1, adopted),), NOW, HOLD) == {CGROUP: Stretch(NOW - 10 * S)}
+RUNNING, PAUSED = pod("a"), pod("a", paused=record(NOW))
+MANUAL = pod("a", paused=record(NOW, Owner.MANUAL))
+RESUMED = Stretch(NOW - 10 * S, resumed_ns=NOW - 5 * S, resumed_by_policy=True)
 
 
-def test_a_running_pod_without_a_past_has_no_stretch() -> None:
-    assert followed(None, paused=False) is None
-
-
-def test_a_short_run_does_not_renew_the_budget() -> None:
-    stretch = Stretch(NOW - 10 * S, resumed_ns=NOW - 5 * S, resumed_by_policy=True)
-    assert followed(stretch, paused=True) == Stretch(NOW - 10 * S)
+@pytest.mark.parametrize(
+    ("old", "made", "expected"),
+    [
+        pytest.param(None, RUNNING, None, id="no-past"),
+        pytest.param(None, pod("a", paused=record(NOW - 10 * S)), Stretch(NOW - 10 * S), id="a-predecessors-pause"),
+        pytest.param(None, pod("a", paused=record(NOW + 10 * S)), Stretch(NOW), id="a-record-from-the-future"),
+        pytest.param(None, MANUAL, None, id="a-manual-pause"),
+        pytest.param(RESUMED, MANUAL, RESUMED, id="a-manual-pause-is-running-time"),
+        pytest.param(Stretch(NOW - 5 * S), PAUSED, Stretch(NOW - 5 * S), id="kept-while-paused"),
+        pytest.param(
+            Stretch(NOW - 5 * S, resumed_by_policy=True), PAUSED, Stretch(NOW - 5 * S), id="a-resume-that-failed"
+        ),
+        pytest.param(RESUMED, PAUSED, Stretch(NOW - 10 * S), id="a-short-run-does-not-renew-the-budget"),
+        pytest.param(
+            Stretch(NOW - 3 * S, resumed_by_policy=True),
+            RUNNING,
+            Stretch(NOW - 3 * S, NOW, resumed_by_policy=True),
+            id="our-own-resume-starts-the-run",
+        ),
+        # An operator resumes a pod so that it runs, not so that the daemon pauses it again in the next second.
+        pytest.param(Stretch(NOW - 3 * S), RUNNING, Stretch(NOW - 15 * S, NOW), id="an-operators-spends-the-budget"),
+        pytest.param(Stretch(NOW - 20 * S), RUNNING, Stretch(NOW - 20 * S, NOW), id="and-shortens-no-longer-stretch"),
+        pytest.param(Stretch(NOW - 15 * S, NOW), RUNNING, Stretch(NOW - 15 * S, NOW), id="while-it-runs"),
+        # The next container has missed no probe, so it does not have to run.
+        pytest.param(Stretch(NOW - 15 * S, NOW), replace(RUNNING, unmade=True), None, id="its-container-ended"),
+    ],
+)
+def test_a_stretch_follows_the_pod(old: Stretch | None, made: Pod, expected: Stretch | None) -> None:
+    assert followed(old, made) == expected
 
 
 @pytest.mark.parametrize(
@@ -58,28 +80,15 @@ def test_a_short_run_does_not_renew_the_budget() -> None:
 )
 def test_a_stretch_ends_after_the_shortest_run(ran_ns: int, kept: bool) -> None:
     old = Stretch(NOW - 100 * S, resumed_ns=NOW - ran_ns, resumed_by_policy=True)
-    assert followed(old, paused=False) == (old if kept else None)
-
-
-def test_our_own_resume_starts_the_run() -> None:
-    assert followed(Stretch(NOW - 3 * S, resumed_by_policy=True), paused=False) == Stretch(
-        NOW - 3 * S, NOW, resumed_by_policy=True
-    )
+    assert followed(old, RUNNING) == (old if kept else None)
 
 
 def test_an_operators_resume_spends_the_whole_budget() -> None:
     """An operator resumes a pod so that it runs, not so that the daemon pauses it again in the next second."""
-    stretch = followed(Stretch(NOW - 3 * S), paused=False)
+    stretch = followed(Stretch(NOW - 3 * S), RUNNING)
     assert stretch is not None
     assert stretch.resumed_ns == NOW
     assert must_run(pod("a"), stretch, NOW, HOLD) == "was paused long enough: runs for 12.0 s more"
-
-
-def test_a_stretch_ends_with_the_container_that_was_paused() -> None:
-    """The next one has missed no probe, so it does not have to run."""
-    old = Stretch(NOW - 15 * S, NOW)
-    assert follow({CGROUP: old}, (PodUsage(1, pod("a")),), NOW, HOLD) == {CGROUP: old}
-    assert follow({CGROUP: old}, (PodUsage(1, replace(pod("a"), unmade=True)),), NOW, HOLD) == {}
 
 
 def test_a_pod_in_which_no_program_runs_is_not_paused() -> None:
@@ -88,19 +97,8 @@ def test_a_pod_in_which_no_program_runs_is_not_paused() -> None:
     assert must_run(unmade, None, NOW, HOLD) == "no program runs in it"
 
 
-def test_an_operators_resume_does_not_shorten_a_longer_stretch() -> None:
-    stretch = followed(Stretch(NOW - 20 * S), paused=False)
-    assert stretch is not None
-    assert stretch.start_ns == NOW - 20 * S
-
-
 def test_a_pod_that_vanished_is_forgotten() -> None:
     assert follow({CGROUP: Stretch(NOW)}, (), NOW, HOLD) == {}
-
-
-def test_a_manual_pause_has_no_stretch() -> None:
-    manual = pod("a", paused=record(NOW, Owner.MANUAL))
-    assert follow({}, (PodUsage(1, manual),), NOW, HOLD) == {}
 
 
 @pytest.mark.parametrize(
@@ -270,40 +268,18 @@ def test_what_is_said_of_a_pod_that_has_to_run() -> None:
     assert both == "was paused long enough: runs for 12.0 s more"
 
 
-def test_a_stretch_is_kept_while_the_pod_is_paused_and_begins_anew_after_one_that_ended() -> None:
-    assert followed(Stretch(NOW - 5 * S), paused=True) == Stretch(NOW - 5 * S)
-    assert followed(Stretch(NOW - 5 * S, resumed_by_policy=True), paused=True) == Stretch(NOW - 5 * S), (
-        "a resume that failed"
-    )
-
-
-def test_a_record_from_the_future_counts_from_now() -> None:
-    adopted = pod("a", paused=record(NOW + 10 * S))
-    assert follow({}, (PodUsage(1, adopted),), NOW, HOLD) == {CGROUP: Stretch(NOW)}
-
-
-def test_an_operators_pause_of_a_pod_with_a_stretch_is_running_time_for_the_stretch() -> None:
-    manual = pod("a", paused=record(NOW, Owner.MANUAL))
-    old = Stretch(NOW - 5 * S, NOW - S, resumed_by_policy=True)
-    assert follow({CGROUP: old}, (PodUsage(1, manual),), NOW, HOLD) == {CGROUP: old}
-
-
 # --- a pod of unknown kind -----------------------------------------------------------------------------------------
 
 
-def follow_starting(old: Stretch | None, workload: Workload, *, paused: bool) -> Stretch | None:
-    now = pod("a", paused=record(NOW) if paused else None, workload=workload)
-    return follow({} if old is None else {CGROUP: old}, (PodUsage(1, now),), NOW, HOLD).get(CGROUP)
-
-
 def test_a_stretch_remembers_that_the_kind_was_not_known() -> None:
-    assert follow_starting(None, Workload.STARTING, paused=True) == Stretch(NOW, starting=True)
+    starting = replace(PAUSED, workload=Workload.STARTING)
+    assert followed(None, starting) == Stretch(NOW, starting=True)
     known = Stretch(NOW - S, starting=True)
     for workload in Workload:
-        assert follow_starting(known, workload, paused=True) == known
-    assert follow_starting(Stretch(NOW - S), Workload.STARTING, paused=True) == known
-    assert follow_starting(None, Workload.BATCH, paused=True) == Stretch(NOW)
-    assert follow_starting(None, Workload.STARTING, paused=False) is None
+        assert followed(known, replace(PAUSED, workload=workload)) == known
+    assert followed(Stretch(NOW - S), starting) == known
+    assert followed(None, replace(PAUSED, workload=Workload.BATCH)) == Stretch(NOW)
+    assert followed(None, replace(RUNNING, workload=Workload.STARTING)) is None
 
 
 @pytest.mark.parametrize(
@@ -319,10 +295,6 @@ def test_a_pod_that_could_not_start_gets_time_to(starting: bool, min_run_s: floa
     assert must_run_s(made.pod, old, NOW, hold) == run_s
     assert follow({CGROUP: old}, (made,), NOW + run_s * S - 1, hold) == {CGROUP: old}
     assert follow({CGROUP: old}, (made,), NOW + run_s * S, hold) == {}
-
-
-def test_an_operators_resume_spends_exactly_the_budget() -> None:
-    assert followed(Stretch(NOW - 3 * S), paused=False) == Stretch(NOW - 15 * S, NOW)
 
 
 THROTTLED = replace(pod("a", paused=record(NOW)), workload=Workload.BATCH)
