@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from helpers.trees import CAPTURES, load_capture
+from helpers.trees import CAPTURED_POD, CAPTURES, load_capture
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,17 +34,12 @@ from cgpause.core.parse import (
     parse_tcp_in_use,
 )
 
-BURST_POD = {
-    "systemd": "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podc467c713f7198867c11de53e93050336.slice",
-    "cgroupfs": "kubepods/burstable/podc467c713f7198867c11de53e93050336",
-}
-
 
 @pytest.mark.parametrize("driver", CAPTURES)
 def test_files_of_a_captured_pod_are_read_and_the_mounts_of_its_node(driver: str) -> None:
     """tests/cli/test_view.py has the values of the other captured files."""
     capture = load_capture(driver)
-    files = {name: text.encode() for name, text in capture["cgroups"][BURST_POD[driver]].items() if "." in name}
+    files = {name: text.encode() for name, text in capture["cgroups"][CAPTURED_POD[driver]].items() if "." in name}
     assert parse_number(files["cpu.max.burst"], "cpu.max.burst") == 0
     assert parse_number(files["cgroup.freeze"], "cgroup.freeze") == 0
     events = parse_flat_keyed(files["memory.events"], "memory.events")

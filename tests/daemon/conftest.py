@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from helpers.daemons import NO_SACRIFICE, Running
@@ -24,3 +25,10 @@ def start(tree: FakeTree) -> Iterator[Callable[..., Running]]:
         daemon.process.kill()
         daemon.process.wait()
         assert "Traceback" not in daemon.log
+
+
+@pytest.fixture
+def state(tree: FakeTree) -> Path:
+    folder = tree.folder / "state"
+    folder.mkdir()
+    return folder

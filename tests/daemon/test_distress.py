@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 from helpers.actuating import Bench
 from helpers.daemons import HIGH, NO_SACRIFICE, Start, pause_web
+from helpers.nodes import S
 from helpers.trees import FakeTree, cpu_max, wait_until
 
 from cgpause.daemon.distress import Distress
 from cgpause.kernel.inotify import Watch
 from cgpause.kernel.processes import Call
-
-S = 1_000_000_000
 
 
 def test_a_container_that_starts_in_a_paused_pod_ends_the_pause(tree: FakeTree, start: Start) -> None:

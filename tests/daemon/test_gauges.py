@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.nodes import S
 from helpers.trees import FakeTree
 
 from cgpause.config.settings import Config
@@ -29,7 +30,6 @@ from cgpause.telemetry.events import EventKind, make_event, present
 from cgpause.telemetry.metrics import BY_NAME, Kind, Values
 
 GIB = 1 << 30
-S = 1_000_000_000
 
 
 class Bench:

@@ -8,24 +8,14 @@ from pathlib import Path
 
 import pytest
 from helpers.daemons import HIGH, NO_SACRIFICE, PAUSED, Start, pause_web
-from helpers.trees import FakeTree, cpu_max, records_left, wait_until
+from helpers.trees import FakeTree, cpu_max, pause_pod, records_left, wait_until
 
-from cgpause.core.clock import now_ns
 from cgpause.core.errors import HostError
-from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.core.model import Owner
 from cgpause.core.paths import HISTORY_FILE
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.ledger.ledger import pause
-from cgpause.ledger.plan import PauseRequest
 from cgpause.telemetry import history
 from cgpause.telemetry import pauses as account
-
-
-@pytest.fixture
-def state(tree: FakeTree) -> Path:
-    folder = tree.folder / "state"
-    folder.mkdir()
-    return folder
 
 
 def noted(state: Path) -> list[tuple[str, str, str | None]]:
@@ -56,8 +46,7 @@ def test_daemons_that_start_again_and_again_add_nothing_to_the_history(
     tree: FakeTree, start: Start, state: Path
 ) -> None:
     pod = tree.add_pod("web")
-    with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
-        pause(cgroup, PauseRequest(Mechanism.THROTTLE, CpuMax(1001, 100_000), Owner.MANUAL, "test", now_ns()))
+    pause_pod(tree.root, pod, Owner.MANUAL)
     for _ in range(2):
         daemon = start(NO_SACRIFICE, "--state-dir", str(state))
         assert daemon.stop() == 0

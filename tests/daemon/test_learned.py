@@ -25,13 +25,6 @@ TIGHT = 800 * MIB
 KNOWN = Learned({"default/job": (300 * MIB,)}, {"default/job": False})
 
 
-@pytest.fixture
-def state(tree: FakeTree) -> Path:
-    folder = tree.folder / "state"
-    folder.mkdir()
-    return folder
-
-
 def known(state: Path) -> Learned:
     return learned.read(str(state / LEARNED_FILE))
 

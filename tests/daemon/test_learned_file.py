@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.refusals import refusing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -184,10 +185,7 @@ def test_what_is_no_file_of_ours_is_refused_without_waiting_for_it(path: str, wh
 
 
 def test_who_may_not_read_it_is_told_who_may(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EACCES, os.strerror(errno.EACCES), path)
-
-    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(os, "open", refusing(errno.EACCES, path))
     with pytest.raises(LearnedError, match="Permission denied; root may: run as root"):
         read(path)
 

@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.nodes import S
+from helpers.refusals import refusing
 from helpers.trees import FakeTree, wait_until
 
 from cgpause.config.settings import Config, MetricsConfig
@@ -31,7 +33,6 @@ from cgpause.telemetry.counts import Counts
 from cgpause.telemetry.metrics import Values
 from cgpause.telemetry.published import PublishedError, Stamp
 
-S = 1_000_000_000
 ON = MetricsConfig(publish=True)
 
 
@@ -158,12 +159,9 @@ def test_pods_are_counted_one_by_one_only_while_somebody_reads_it(
 def test_a_folder_that_refuses_is_told_once_and_tried_again(
     bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(code, os.strerror(code), bench.path)
-
     bench.publisher.configure(ON)
     with monkeypatch.context() as patched:
-        patched.setattr(wholefile, "replace", refuse)
+        patched.setattr(wholefile, "replace", refusing(code, bench.path))
         for at_s in range(10, 60, 10):
             bench.turn(at_s)
     bench.turn(60)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 from helpers.actuating import Bench
-from helpers.nodes import pod, sample
+from helpers.nodes import S, pod, sample
 
 from cgpause.config.settings import Config
 from cgpause.core.model import Headroom, PodUsage, Sample
@@ -23,8 +23,6 @@ from cgpause.pods.refresh_times import RefreshTimes
 from cgpause.pods.tracked import TrackedPod
 from cgpause.policy.decide import State
 from cgpause.policy.schedule import Quiet, Schedule
-
-S = 1_000_000_000
 
 
 class Clock:

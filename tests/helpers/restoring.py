@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,16 +20,3 @@ def brake(kubepods: Path, original: str = "max") -> None:
     (kubepods / "memory.high").write_text(f"{original}\n")
     with Cgroup(str(kubepods.parent), kubepods.name) as cgroup:
         assert set_high(cgroup, 1 << 30, since_ns=1) is not None
-
-
-def refusing(path: Path, error: Exception, method: str) -> Callable[..., object]:
-    """Return `method` of Cgroup, with this error for cgroups whose path ends with the name of `path`."""
-    real = getattr(Cgroup, method)
-
-    def refuse(self: Cgroup, *args: object, **options: object) -> object:
-        shown = str(args[1]) if method == "__init__" else self.path
-        if shown.endswith(path.name):
-            raise error
-        return real(self, *args, **options)
-
-    return refuse

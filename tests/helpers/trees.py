@@ -32,6 +32,11 @@ CAPTURED = {
     "b1f4499cb83e8ce3e7de136e9e81cb0d": ("prod/guar-knode", QosClass.GUARANTEED, 134217728),
     "d700ec1819f0109cb1dc603711ceec3d": ("prod/guar2-knode", QosClass.GUARANTEED, 134217728),
 }
+CAPTURED_POD = {
+    "systemd": "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podc467c713f7198867c11de53e93050336.slice",
+    "cgroupfs": "kubepods/burstable/podc467c713f7198867c11de53e93050336",
+}
+"""The path of default/burst-knode."""
 
 
 def open_descriptors() -> int:

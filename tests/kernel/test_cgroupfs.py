@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 import pytest
+from helpers.refusals import refusing
 from helpers.trees import open_descriptors
 
 from cgpause.core.errors import BusyError, CgroupGoneError, HostError, KernelReadError, KernelWriteError, MalformedError
@@ -126,12 +127,9 @@ def test_a_cgroup_made_again_under_the_same_path_is_another(cgroup: Cgroup, fold
 def test_a_refused_write_names_path_value_and_errno(
     cgroup: Cgroup, folder: Path, monkeypatch: pytest.MonkeyPatch, code: int, error: type[Exception]
 ) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError(code, os.strerror(code))
-
     before = open_descriptors()
     with monkeypatch.context() as patched:
-        patched.setattr(os, "write", refuse)
+        patched.setattr(os, "write", refusing(code))
         with pytest.raises(error) as e:
             cgroup.write("cpu.max", "999 100000")
     if error is KernelWriteError:
@@ -143,12 +141,9 @@ def test_a_refused_write_names_path_value_and_errno(
 def test_a_refused_read_is_an_error_and_leaks_nothing(
     cgroup: Cgroup, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    def refuse(*_: object) -> bytes:
-        raise OSError(code, os.strerror(code))
-
     before = open_descriptors()
     with monkeypatch.context() as patched:
-        patched.setattr(os, "read", refuse)
+        patched.setattr(os, "read", refusing(code))
         with pytest.raises(KernelReadError, match=errno.errorcode[code]):
             cgroup.read("cpu.max")
     assert open_descriptors() == before
@@ -165,21 +160,15 @@ def test_xattrs_are_kept_and_removed_and_missing_ones_are_none(cgroup: Cgroup) -
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.ENOSPC, errno.EROFS, errno.EPERM])
 def test_a_refused_xattr_says_what_to_do(cgroup: Cgroup, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(os, "setxattr", refuse)
+    monkeypatch.setattr(os, "setxattr", refusing(code))
     with pytest.raises(KernelWriteError, match=r"xattr user\.cgpause.*: .*: ") as e:
         cgroup.set_xattr("user.cgpause", b"\xff")
     assert e.value.errno == code
 
 
 def test_a_file_system_without_xattrs_has_none(cgroup: Cgroup, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EOPNOTSUPP, "")
-
-    monkeypatch.setattr(os, "getxattr", refuse)
-    monkeypatch.setattr(os, "removexattr", refuse)
+    monkeypatch.setattr(os, "getxattr", refusing(errno.EOPNOTSUPP))
+    monkeypatch.setattr(os, "removexattr", refusing(errno.EOPNOTSUPP))
     assert cgroup.get_xattr("user.cgpause") is None
     cgroup.remove_xattr("user.cgpause")
 

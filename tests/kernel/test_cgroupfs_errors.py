@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers.refusals import refusing
 from helpers.trees import open_descriptors
 
 from cgpause.core.errors import (
@@ -26,13 +27,6 @@ from cgpause.core.model import CgroupId
 from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
 
 Patch = pytest.MonkeyPatch
-
-
-def refusing(code: int) -> Callable[..., None]:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(code, os.strerror(code))
-
-    return refuse
 
 
 # --- reading -------------------------------------------------------------------------------------------------------

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cgpause.kernel.cpu_time import CpuTime
+from helpers.nodes import S
 
-S = 1_000_000_000
+from cgpause.kernel.cpu_time import CpuTime
 
 
 def test_cpus_that_are_idle_or_wait_for_a_disk_are_counted_between_two_readings(tmp_path: Path) -> None:

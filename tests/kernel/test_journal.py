@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from helpers.refusals import refusing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,10 +80,7 @@ def test_a_journal_that_is_not_there_or_does_not_read_is_not_waited_for(journald
 
 
 def test_without_a_descriptor_left_there_is_no_journal_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> socket.socket:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(socket, "socket", refuse)
+    monkeypatch.setattr(socket, "socket", refusing(errno.EMFILE))
 
     with closing(Journal()) as to:
         assert not to.send("x", 6, {})

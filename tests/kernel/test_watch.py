@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from helpers.refusals import refusing
 from inotify_simple import Event, INotify, flags
 
 from cgpause.kernel.cgroupfs import Cgroup
@@ -199,10 +200,7 @@ def test_a_pod_that_is_gone_is_not_watched_and_no_reason_to_complain(
 
 
 def refuse_watches(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(INotify, "add_watch", refuse)
+    monkeypatch.setattr(INotify, "add_watch", refusing(code))
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM], ids=lambda code: errno.errorcode[code])
@@ -270,12 +268,9 @@ def test_watches_that_can_be_had_again_are(
 def test_without_an_instance_nothing_is_told_until_there_is_one(
     tier: Path, pod: Cgroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
     with select.epoll() as epoll:
         with monkeypatch.context() as scarce:
-            scarce.setattr(INotify, "__init__", refuse)
+            scarce.setattr(INotify, "__init__", refusing(errno.EMFILE))
             watch = Watch(epoll)
             watch.try_again()
         watch.add_pod(pod, paused=True)

@@ -33,7 +33,9 @@ class Node:
         path.mkdir(parents=True)
         (path / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
 
-    def add_process(self, pid: int, *, ipv4: bytes | None = b"", ipv6: bytes | None = b"") -> Path:
+    def add_process(
+        self, pid: int, name: str | None = None, *, ipv4: bytes | None = b"", ipv6: bytes | None = b""
+    ) -> Path:
         """Add a process with the first socket of each table (empty: none; None: absent); return its net folder."""
         net = self.proc / str(pid) / "net"
         net.mkdir(parents=True)
@@ -41,10 +43,9 @@ class Node:
             if first is not None:
                 (net / count).write_bytes(b"sockets: used 1\n" + key + b": inuse %d orphan 0\n" % bool(first))
                 (net / table).write_bytes(HEADER + b"\n" + first)
+        if name is not None:
+            (self.proc / str(pid) / "comm").write_text(f"{name}\n")
         return net
-
-    def add_command(self, pid: int, name: str) -> None:
-        (self.proc / str(pid) / "comm").write_text(f"{name}\n")
 
     def look_inside(self) -> Inside | None:
         with Cgroup(str(self.pod.parent), "pod") as cgroup:
@@ -100,10 +101,8 @@ def test_cri_o_s_monitor_in_the_pod_is_not_asked(node: Node) -> None:
     """It is a process of the host's network, in which kubelet listens."""
     node.add_cgroup(f"crio-conmon-{'b' * 64}.scope", 9)
     node.add_cgroup(f"crio-{'b' * 64}.scope", 10)
-    node.add_process(9, ipv4=LISTENING)
-    node.add_process(10)
-    node.add_command(9, "conmon")
-    node.add_command(10, "job")
+    node.add_process(9, "conmon", ipv4=LISTENING)
+    node.add_process(10, "job")
     assert node.ask() is False
     assert node.look_inside() == Inside(runtime=False, program=True)
 
@@ -127,8 +126,7 @@ def test_processes_of_a_pod_are_told_apart_by_name(node: Node, names: list[str],
     assert node.look_inside() is None
     node.add_cgroup(GOOD, *range(10, 10 + len(names)))
     for pid, name in enumerate(names, 10):
-        node.add_process(pid)
-        node.add_command(pid, name)
+        node.add_process(pid, name)
     assert node.look_inside() == Inside(runtime, program)
 
 
@@ -136,10 +134,8 @@ def test_a_runtime_is_seen_behind_the_many_processes_of_another_container(node: 
     node.add_cgroup(GOOD, *range(100, 140))
     node.add_cgroup(CONTAINER, 10)
     for pid in range(100, 140):
-        node.add_process(pid)
-        node.add_command(pid, "worker")
-    node.add_process(10)
-    node.add_command(10, "runc:[2:INIT]")
+        node.add_process(pid, "worker")
+    node.add_process(10, "runc:[2:INIT]")
     assert node.look_inside() == Inside(runtime=True, program=True)
 
 
@@ -157,8 +153,7 @@ def test_a_program_that_the_node_needs_is_told_by_its_oom_score(
     node: Node, name: str, adjusted: str | None, critical: bool
 ) -> None:
     node.add_cgroup(GOOD, 10)
-    node.add_process(10)
-    node.add_command(10, name)
+    node.add_process(10, name)
     if adjusted is not None:
         (node.proc / "10/oom_score_adj").write_text(f"{adjusted}\n")
     found = node.look_inside()
@@ -170,20 +165,17 @@ def test_a_program_that_the_node_needs_is_told_by_its_oom_score(
 def test_a_virtual_machine_counts_as_listening(node: Node, name: str) -> None:
     """Its sockets are inside it, and a frozen one cannot be told to end."""
     node.add_cgroup(GOOD, 10)
-    node.add_process(10)
-    node.add_command(10, name)
+    node.add_process(10, name)
     assert node.ask() is True
 
 
 def test_a_pod_with_nothing_but_its_sandbox_has_no_answer(node: Node) -> None:
     """Its image is still being pulled, which can take minutes."""
     node.add_cgroup(GOOD, 10)
-    node.add_process(10)
-    node.add_command(10, "pause")
+    node.add_process(10, "pause")
     assert node.ask() is None
     node.add_cgroup(CONTAINER, 11)
-    node.add_process(11)
-    node.add_command(11, "job")
+    node.add_process(11, "job")
     assert node.ask() is False
 
 

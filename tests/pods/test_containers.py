@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.trees import CAPTURES, FakeTree, lay_out_capture
+from helpers.trees import CAPTURED_POD, CAPTURES, FakeTree, lay_out_capture
 
 from cgpause.core.errors import CgpauseError, KernelWriteError
 from cgpause.core.names import Names
@@ -16,10 +16,6 @@ from cgpause.pods.containers import MOST, descendants, kill_containers
 from cgpause.pods.names import read_names
 
 NO_NAMES = Names({}, {})
-CAPTURED_POD = {
-    "systemd": "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podc467c713f7198867c11de53e93050336.slice",
-    "cgroupfs": "kubepods/burstable/podc467c713f7198867c11de53e93050336",
-}
 CAPTURED_CONTAINERS = {
     "systemd": {
         "9b3087ad7a94782edb76cf58e45988009682b96820ca076a5784fac07e335997",

@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from helpers.nodes import S
+from helpers.refusals import refusing
 from helpers.trees import FakeTree
 from inotify_simple import INotify
 
@@ -19,8 +21,6 @@ from cgpause.pods import tree as tree_module
 from cgpause.pods.follow import Follower
 from cgpause.pods.refresh_times import REFRESH_NS
 from cgpause.pods.tree import PodTree
-
-S = 1_000_000_000
 
 
 @pytest.fixture
@@ -43,12 +43,9 @@ def test_pods_that_come_are_watched(fake: FakeTree, follower: Follower, watch: W
 def test_what_could_not_be_watched_is_watched_later(
     fake: FakeTree, follower: Follower, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     folder = fake.add_pod("web")
     with monkeypatch.context() as scarce:
-        scarce.setattr(INotify, "add_watch", refuse)
+        scarce.setattr(INotify, "add_watch", refusing(errno.ENOSPC))
         (tracked,), _ = follower.refresh(0, tight=False)
         assert follower.unwatched
         assert follower.times.due_ns == S, "nobody tells what comes, so a walk has to"

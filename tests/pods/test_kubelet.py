@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.nodes import S
 
 from cgpause.pods.kubelet import KUBELET_CONFIG, KubeletFlags, KubeletProcess, parse_flags
-
-S = 1_000_000_000
 
 
 @pytest.mark.parametrize(

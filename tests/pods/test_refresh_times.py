@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from helpers.nodes import S
 
 from cgpause.pods.refresh_times import RefreshTimes
 
-S = 1_000_000_000
 CALM = {"watched": True, "pods": True, "named": True, "started": False, "rewatched": False}
 
 

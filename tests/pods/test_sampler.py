@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.nodes import record
+from helpers.nodes import MIB, S, record
 from helpers.trees import FakeTree, open_descriptors
 
 from cgpause.config.settings import Config
@@ -21,7 +21,6 @@ from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
 
 NODE = MemInfo(8 << 30, 6 << 30, 8 << 30)
-S = 1_000_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -45,9 +44,6 @@ def tree(fake: FakeTree) -> Iterator[PodTree]:
 def sampler(tree: PodTree) -> Iterator[Sampler]:
     with Sampler(tree) as made:
         yield made
-
-
-MIB = 1 << 20
 
 
 @pytest.mark.parametrize(

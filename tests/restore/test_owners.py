@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from helpers.restoring import Capture, Patch, brake, refusing
+from helpers.refusals import refusing_at
+from helpers.restoring import Capture, Patch, brake
 from helpers.trees import FakeTree, cpu_max, damage, pause_pod, records_left
 
 from cgpause import restore
@@ -135,7 +136,7 @@ def test_what_is_gone_is_passed_over_and_nobodys_failure(
     pod = tree.add_pod("web")
     pause_pod(tree.root, pod)
     gone = pod if place == "pod" else tree.kubepods
-    monkeypatch.setattr(Cgroup, method, refusing(gone, CgroupGoneError(str(gone)), method))
+    monkeypatch.setattr(Cgroup, method, refusing_at(gone, CgroupGoneError(str(gone)), method))
     told: list[str] = []
 
     list(paused_cgroups(str(tree.root), lambda path, _: told.append(path)))
@@ -146,7 +147,7 @@ def test_what_is_gone_is_passed_over_and_nobodys_failure(
 
 def test_a_kubepods_that_cannot_be_asked_is_released_loudly(tree: FakeTree, monkeypatch: Patch) -> None:
     error = KernelReadError(str(tree.kubepods), OSError(errno.EIO, ""))
-    monkeypatch.setattr(Cgroup, "get_xattr", refusing(tree.kubepods, error, "get_xattr"))
+    monkeypatch.setattr(Cgroup, "get_xattr", refusing_at(tree.kubepods, error, "get_xattr"))
     (outcome,) = resume_all(str(tree.root))
     assert (outcome.path, outcome.resumed, outcome.error) == (tree.kubepods.name, None, error)
 
@@ -158,7 +159,7 @@ def test_a_pod_that_cannot_be_opened_when_its_turn_comes_again_is_one(tree: Fake
     error = KernelReadError(str(pod), OSError(errno.EIO, ""))
 
     def released(_: str) -> Iterator[Cgroup]:
-        monkeypatch.setattr(Cgroup, "__init__", refusing(pod, error, "__init__"))
+        monkeypatch.setattr(Cgroup, "__init__", refusing_at(pod, error, "__init__"))
         return iter(())
 
     monkeypatch.setattr(restore, "braked_roots", released)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from helpers.restoring import ORIGINALS, Patch, refusing
+from helpers.refusals import refusing_at
+from helpers.restoring import ORIGINALS, Patch
 from helpers.trees import CAPTURES, FakeTree, cpu_max, damage, lay_out_capture, lock_held, pause_pod, records_left
 
 from cgpause import restore
@@ -116,7 +117,8 @@ def test_one_that_cannot_be_looked_at_never_stops_the_others(method: str, tree: 
     """The kernel may refuse one directory (EACCES, EIO); a record may be in it, so this is a failure, not a detail."""
     bad, good = tree.add_pod("bad"), tree.add_pod("good", cpu_max="50000 100000")
     pause_pod(tree.root, good)
-    monkeypatch.setattr(Cgroup, method, refusing(bad, KernelReadError(str(bad), OSError(errno.EIO, "")), method))
+    error = KernelReadError(str(bad), OSError(errno.EIO, ""))
+    monkeypatch.setattr(Cgroup, method, refusing_at(bad, error, method))
     outcomes = {outcome.path: outcome.error for outcome in resume_all(str(tree.root))}
 
     assert cpu_max(good) == "50000 100000"
@@ -129,7 +131,7 @@ def test_a_folder_that_cannot_be_listed_is_not_taken_for_empty(place: str, tree:
     """The message "nothing is paused" about an unreadable folder would be a guess."""
     pause_pod(tree.root, tree.add_pod("hidden"))
     error = KernelReadError(place, OSError(errno.EIO, ""))
-    monkeypatch.setattr(Cgroup, "children", refusing(Path(place), error, "children"))
+    monkeypatch.setattr(Cgroup, "children", refusing_at(Path(place), error, "children"))
     try:
         failed = any(outcome.error is not None for outcome in resume_all(str(tree.root)))
     except KernelReadError:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 from helpers.actuating import BY_HAND, CONFIG, THROTTLE, Bench, drift, lines, locked
+from helpers.nodes import S
 from helpers.trees import records_left
 
 from cgpause.core.clock import now_ns
@@ -15,8 +16,6 @@ from cgpause.core.errors import CgroupGoneError, KernelWriteError
 from cgpause.core.model import Mechanism, Owner, Result
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
-
-S = 1_000_000_000
 
 
 def test_a_foreign_write_is_answered_and_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import replace
-from typing import NoReturn
 
 import pytest
 from helpers.actuating import BY_HAND, CONFIG, ORIGINALS, THROTTLE, Bench, drift, lines, refuse, take_over
+from helpers.nodes import S
+from helpers.refusals import gone, unreadable
 
 from cgpause.core.clock import now_ns
-from cgpause.core.errors import CgroupGoneError, KernelReadError
 from cgpause.core.model import Mechanism, Owner, Pause, Result
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
@@ -19,17 +19,8 @@ from cgpause.ledger.ledger import Resumed
 from cgpause.ledger.plan import PauseRequest
 from cgpause.ledger.record import XATTR, encode_record
 
-S = 1_000_000_000
 Patch = pytest.MonkeyPatch
 Log = pytest.LogCaptureFixture
-
-
-def gone(cgroup: Cgroup, *_: object, **__: object) -> NoReturn:
-    raise CgroupGoneError(cgroup.path)
-
-
-def unreadable(cgroup: Cgroup, *_: object, **__: object) -> NoReturn:
-    raise KernelReadError(cgroup.path, OSError(5, "EIO"))
 
 
 def by_hand(bench: Bench, name: str, request: PauseRequest = BY_HAND) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from helpers.braking import AIRBAG, TRIPWIRE, S, apply, brake_state, in_force, is_recorded, said, start_brake
 from helpers.headrooms import GIB, PAGE, limited
+from helpers.refusals import gone, unreadable
 from helpers.trees import FakeTree, lock_held, open_descriptors
 
 from cgpause.config.settings import Config
-from cgpause.core.errors import CgroupGoneError, KernelReadError
 from cgpause.daemon.brake import Brake
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Watch
@@ -116,7 +116,7 @@ def test_what_is_in_force_and_cannot_be_moved_is_tried_again_after_a_second(
     """A level from before may stall every pod; a minute's wait, as for a first write, would be too long."""
     apply(brake, 10)
     with monkeypatch.context() as patch:
-        patch.setattr(Cgroup, "locked", refuse)
+        patch.setattr(Cgroup, "locked", unreadable)
         headroom = apply(brake, 80, tight=True, at_s=5)
     assert in_force(fake) == TRIPWIRE
     assert brake.sleep_ns(headroom) is None
@@ -134,7 +134,7 @@ def test_trouble_that_comes_back_after_a_success_is_said_again(
     for at_s in (0, 100):
         apply(brake, 10, at_s=at_s)
         with monkeypatch.context() as patch:
-            patch.setattr(Cgroup, "locked", refuse)
+            patch.setattr(Cgroup, "locked", unreadable)
             apply(brake, 80, tight=True, at_s=at_s + 5)
             apply(brake, 80, tight=True, at_s=at_s + 10)
         apply(brake, 80, tight=True, at_s=at_s + 20)
@@ -144,7 +144,7 @@ def test_trouble_that_comes_back_after_a_success_is_said_again(
 def test_a_kubepods_that_vanishes_under_a_write_is_no_trouble(
     brake: Brake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Cgroup, "locked", vanish)
+    monkeypatch.setattr(Cgroup, "locked", gone)
     headroom = apply(brake, 10)
     assert brake.sleep_ns(headroom) is None
     assert caplog.messages == []
@@ -156,7 +156,7 @@ def test_a_release_that_fails_is_said_and_tried_again(
 ) -> None:
     apply(brake, 10)
     with monkeypatch.context() as patch:
-        patch.setattr(Cgroup, where, refuse)
+        patch.setattr(Cgroup, where, unreadable)
         assert not brake.release("a test")
     assert [r.levelno for r in caplog.records] == [logging.ERROR]
     assert in_force(fake) == TRIPWIRE
@@ -169,7 +169,7 @@ def test_a_release_of_a_kubepods_that_is_gone_has_nothing_to_do(
     brake: Brake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apply(brake, 10)
-    monkeypatch.setattr(Cgroup, "locked", vanish)
+    monkeypatch.setattr(Cgroup, "locked", gone)
     assert brake.release("a test")
     assert caplog.messages == []
 
@@ -220,7 +220,7 @@ def test_drift_that_cannot_be_looked_at_keeps_the_daemon_awake(
     brake: Brake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apply(brake, 10)
-    monkeypatch.setattr(Cgroup, "read", refuse)
+    monkeypatch.setattr(Cgroup, "read", unreadable)
     assert brake.answer_drift(2 * S)
     assert brake.sleep_ns(limited(10)) is None
     assert said(caplog) == ["memory.high not set"]
@@ -266,11 +266,3 @@ def test_without_a_kubepods_nothing_drifts(watch: Watch, fake: FakeTree) -> None
     assert not brake.answer_drift(S)
     assert brake.release("a test")
     with_nothing.close()
-
-
-def refuse(cgroup: Cgroup, *_: object, **__: object) -> None:
-    raise KernelReadError(cgroup.path, OSError(5, "EIO"))
-
-
-def vanish(cgroup: Cgroup, *_: object, **__: object) -> None:
-    raise CgroupGoneError(cgroup.path)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from helpers.nodes import S
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpause.policy.trips import LONGEST_NS, Trips
-
-S = 1_000_000_000
 
 
 def tripped(*at_s: int) -> Trips:

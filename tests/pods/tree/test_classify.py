@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from helpers.nodes import record
+from helpers.nodes import S, record
 from helpers.trees import FakeTree
 
 from cgpause.config.settings import Config, PodClass, PodRule
@@ -17,8 +17,6 @@ from cgpause.pods import classify, programs
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 
-S = 1_000_000_000
-MIB = 1 << 20
 PROGRAM, RUNTIME, SANDBOX = Inside(False, True), Inside(True, False), Inside(False, False)  # noqa: FBT003
 
 

@@ -6,15 +6,13 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from helpers.nodes import record
+from helpers.nodes import S, record
 from helpers.trees import FakeTree, open_descriptors, write_stats
 
 from cgpause.config.settings import Config, HoldConfig, PodClass, PodRule
 from cgpause.core.model import Workload
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
-
-S = 1_000_000_000
 
 
 def read_details(tree: PodTree, at_ns: int) -> None:

@@ -6,12 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from helpers.nodes import S
 from helpers.trees import FakeTree, write_stats
 
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
-
-S = 1_000_000_000
 
 
 def end_container(pod: Path, peak: int, *, cached: int = 0, kills: int = 0, ooms: int = 0, stolen: int = 0) -> None:

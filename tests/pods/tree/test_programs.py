@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.nodes import MIB, S
 from helpers.trees import FakeTree
 
 from cgpause.kernel.cgroupfs import Cgroup
@@ -14,8 +15,6 @@ from cgpause.pods import programs
 from cgpause.pods.tracked import SPARED_S
 from cgpause.pods.tree import PodTree
 
-S = 1_000_000_000
-MIB = 1 << 20
 PROGRAM, RUNTIME, SANDBOX = Inside(False, True), Inside(True, False), Inside(False, False)  # noqa: FBT003
 BOTH = Inside(True, True)  # noqa: FBT003
 

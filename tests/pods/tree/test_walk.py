@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.nodes import S
 from helpers.trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, open_descriptors, other_tree, pause_pod
 
 from cgpause.config.settings import Config, ProtectConfig
@@ -17,7 +18,6 @@ from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
 from cgpause.pods.tree import PodTree
 
-S = 1_000_000_000
 ALLOW_ALL = Config(protect=ProtectConfig(namespaces=(), static_pods=False, guaranteed=False))
 
 

@@ -1,0 +1,43 @@
+"""Functions that fail, in place of one of the kernel's or of a Cgroup's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from cgpause.core.errors import CgroupGoneError, KernelReadError
+from cgpause.kernel.cgroupfs import Cgroup
+
+
+def refusing(code: int, path: str | None = None) -> Callable[..., NoReturn]:
+    """Return a function that fails with this errno."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OSError(code, os.strerror(code), path)
+
+    return refuse
+
+
+def gone(cgroup: Cgroup, *_: object, **__: object) -> NoReturn:
+    """Fail as a method of a cgroup that was removed."""
+    raise CgroupGoneError(cgroup.path)
+
+
+def unreadable(cgroup: Cgroup, *_: object, **__: object) -> NoReturn:
+    """Fail as a method of a cgroup that cannot be read."""
+    raise KernelReadError(cgroup.path, OSError(5, "EIO"))
+
+
+def refusing_at(path: Path, error: Exception, method: str) -> Callable[..., object]:
+    """Return a method of Cgroup that fails for one cgroup only."""
+    real = getattr(Cgroup, method)
+
+    def refuse(self: Cgroup, *args: object, **options: object) -> object:
+        shown = str(args[1]) if method == "__init__" else self.path
+        if shown.endswith(path.name):
+            raise error
+        return real(self, *args, **options)
+
+    return refuse
