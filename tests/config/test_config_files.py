@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from helpers.fixtures import Patch
 
 from cgpause.config.load import load_config
 from cgpause.config.settings import Config
@@ -58,7 +59,7 @@ def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path, must_exist: 
     assert "Too many levels" in file_problem(str(loop), must_exist=must_exist).message
 
 
-def test_a_file_we_may_not_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_we_may_not_read_is_an_error(tmp_path: Path, monkeypatch: Patch) -> None:
     """Root may read every file, so the test fakes the refusal."""
 
     def refuse(path: str, *_: object) -> int:

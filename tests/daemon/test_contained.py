@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from helpers.daemons import Running
+from helpers.fixtures import Capture
 from helpers.trees import FakeTree, records_left, wait_until
 
 from cgpause import contained
@@ -333,7 +334,7 @@ def test_a_configuration_that_is_refused_leaves_nobody_paused(tree: FakeTree, pa
     assert records_left(tree.root) == []
 
 
-def test_a_tree_that_is_not_there_is_said_to_be_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_tree_that_is_not_there_is_said_to_be_so(tmp_path: Path, capfd: Capture) -> None:
     contained.clean_up(["--cgroup-root", str(tmp_path / "nowhere")])
 
     assert not (tmp_path / "nowhere").exists()

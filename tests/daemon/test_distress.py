@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from helpers.actuating import Bench
 from helpers.daemons import HIGH, NO_SACRIFICE, Start, pause_web
+from helpers.fixtures import Patch
 from helpers.nodes import S
 from helpers.trees import FakeTree, cpu_max, wait_until
 
@@ -99,7 +100,7 @@ def test_after_lost_events_all_words_are_read_again(tmp_path: Path, watch: Watch
 def test_a_batch_pod_that_refuses_connections_may_become_a_service(
     tmp_path: Path,
     watch: Watch,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: Patch,
     started_s: int,
     seen_s: int,
     at_s: int,

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.fixtures import Patch
 from helpers.nodes import S
 from helpers.trees import FakeTree
 
@@ -76,9 +77,7 @@ def bench(tmp_path: Path, watch: Watch) -> Iterator[Bench]:
         made.tree.close()
 
 
-def test_everything_that_has_a_name_is_gathered_as_it_is_described(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_everything_that_has_a_name_is_gathered_as_it_is_described(bench: Bench, monkeypatch: Patch) -> None:
     monkeypatch.setattr("cgpause.daemon.gauges.read_node_pressure", lambda: Pressure(0, 0, 0, 0))
     (bench.fake.kubepods / "memory.pressure").write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n")
     for file in ("memory.events", "memory.events.local"):
@@ -101,7 +100,7 @@ def test_everything_that_has_a_name_is_gathered_as_it_is_described(
     assert set(BY_NAME) - set(values) == {"cgpause_up", "cgpause_snapshot_timestamp_seconds"}
 
 
-def test_memory_is_what_the_kernel_says_now(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_what_the_kernel_says_now(bench: Bench, monkeypatch: Patch) -> None:
     bench.fake.set_used(GIB // 4, reclaimable_bytes=GIB // 8)
     bench.refresh()
 
@@ -134,7 +133,7 @@ def test_pods_by_state_add_up_to_all_pods(bench: Bench) -> None:
     }
 
 
-def test_when_a_pause_began_is_told_of_the_longest(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_a_pause_began_is_told_of_the_longest(bench: Bench, monkeypatch: Patch) -> None:
     monkeypatch.setattr("cgpause.daemon.gauges.MAX_PODS", 2)
     for name, ago_s, owner in (("new", 1, Owner.DAEMON), ("old", 50, Owner.MANUAL), ("older", 500, Owner.DAEMON)):
         bench.fake.add_pod(name)
@@ -179,7 +178,7 @@ def test_time_is_counted_of_pods_that_the_daemon_holds(bench: Bench) -> None:
     assert second["default", "throttle"] > first["default", "throttle"]
 
 
-def test_pressure_is_in_seconds(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pressure_is_in_seconds(bench: Bench, monkeypatch: Patch) -> None:
     monkeypatch.setattr("cgpause.daemon.gauges.read_node_pressure", lambda: Pressure(0, 2_500_000, 0, 1_000_000))
     (bench.fake.kubepods / "memory.pressure").write_text(
         "some avg10=0.00 avg60=0.00 avg300=0.00 total=4000000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=3000000\n"

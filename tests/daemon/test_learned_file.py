@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.fixtures import Patch
 from helpers.refusals import refusing
 from hypothesis import given
 from hypothesis import strategies as st
@@ -143,7 +144,7 @@ def test_the_file_is_its_owners_alone_and_replaces_the_one_before(path: str) -> 
     assert os.listdir(os.path.dirname(path)) == [LEARNED_FILE]
 
 
-def test_a_disk_that_fills_up_leaves_the_file_before(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fills_up_leaves_the_file_before(path: str, monkeypatch: Patch) -> None:
     write(path, KNOWN)
     real = os.write
     with monkeypatch.context() as patched:
@@ -184,7 +185,7 @@ def test_what_is_no_file_of_ours_is_refused_without_waiting_for_it(path: str, wh
     assert said in str(raised.value)
 
 
-def test_who_may_not_read_it_is_told_who_may(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_may_not_read_it_is_told_who_may(path: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr(os, "open", refusing(errno.EACCES, path))
     with pytest.raises(LearnedError, match="Permission denied; root may: run as root"):
         read(path)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.fixtures import Log, Patch
 from helpers.nodes import S
 from helpers.refusals import refusing
 from helpers.trees import FakeTree, wait_until
@@ -77,7 +78,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, watch: Watch, caplog: pytest.LogCaptureFixture) -> Iterator[Bench]:
+def bench(tmp_path: Path, watch: Watch, caplog: Log) -> Iterator[Bench]:
     caplog.set_level(logging.INFO)
     with select.epoll() as epoll:
         made = Bench(tmp_path, watch, epoll)
@@ -88,7 +89,7 @@ def bench(tmp_path: Path, watch: Watch, caplog: pytest.LogCaptureFixture) -> Ite
         made.sources.tree.close()
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def said(caplog: Log) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
 
@@ -141,9 +142,7 @@ def test_the_end_takes_it_away(bench: Bench) -> None:
     assert list(bench.folder.iterdir()) == []
 
 
-def test_pods_are_counted_one_by_one_only_while_somebody_reads_it(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pods_are_counted_one_by_one_only_while_somebody_reads_it(bench: Bench, monkeypatch: Patch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(bench.counts, "keep_pods", asked.append)
     for config in (MetricsConfig(), ON, MetricsConfig()):
@@ -157,7 +156,7 @@ def test_pods_are_counted_one_by_one_only_while_somebody_reads_it(
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.EACCES])
 def test_a_folder_that_refuses_is_told_once_and_tried_again(
-    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, code: int
+    bench: Bench, caplog: Log, monkeypatch: Patch, code: int
 ) -> None:
     bench.publisher.configure(ON)
     with monkeypatch.context() as patched:
@@ -175,9 +174,7 @@ def test_a_folder_that_refuses_is_told_once_and_tried_again(
 
 
 @pytest.mark.parametrize("trouble", ["absent", "file", "symlink"])
-def test_a_folder_that_is_missing_says_who_makes_it(
-    bench: Bench, caplog: pytest.LogCaptureFixture, trouble: str
-) -> None:
+def test_a_folder_that_is_missing_says_who_makes_it(bench: Bench, caplog: Log, trouble: str) -> None:
     bench.folder.rmdir()
     if trouble == "file":
         bench.folder.touch()
@@ -192,9 +189,7 @@ def test_a_folder_that_is_missing_says_who_makes_it(
     assert "restart the unit after that" in line
 
 
-def test_nobody_waits_for_a_folder_that_hangs(
-    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_waits_for_a_folder_that_hangs(bench: Bench, caplog: Log, monkeypatch: Patch) -> None:
     reached, go_on = threading.Event(), threading.Event()
     real = wholefile.replace
 
@@ -230,7 +225,7 @@ def test_nobody_waits_for_a_folder_that_hangs(
 
 
 def test_a_bug_in_what_is_gathered_ends_publishing_and_nothing_else(
-    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, caplog: Log, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(publisher, "gather", lambda *_: 1 // 0)
     bench.publisher.configure(ON)
@@ -242,9 +237,7 @@ def test_a_bug_in_what_is_gathered_ends_publishing_and_nothing_else(
     assert bench.publisher.due_ns == NEVER_NS
 
 
-def test_without_a_thread_nothing_is_published(
-    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_thread_nothing_is_published(bench: Bench, caplog: Log, monkeypatch: Patch) -> None:
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

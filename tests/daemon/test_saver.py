@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from helpers.fixtures import Log
 
 from cgpause.core.paths import LEARNED_FILE
 from cgpause.daemon import learned, saver
@@ -36,7 +37,7 @@ class Hand:
 
 
 @pytest.fixture
-def path(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> str:
+def path(tmp_path: Path, caplog: Log) -> str:
     caplog.set_level(logging.INFO)
     return str(tmp_path / LEARNED_FILE)
 
@@ -50,7 +51,7 @@ def saver_at(path: str | None, hand: Hand, known: Learned | None = None) -> Save
     return Saver(path, cast("recorder.HistoryThread", hand), known or Learned())
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def said(caplog: Log) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
 
@@ -120,9 +121,7 @@ def test_without_a_place_or_a_thread_nothing_is_saved(path: str, hand: Hand) -> 
     assert load(None) == Learned()
 
 
-def test_a_disk_that_refuses_is_told_once_and_tried_again_each_minute(
-    tmp_path: Path, hand: Hand, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_disk_that_refuses_is_told_once_and_tried_again_each_minute(tmp_path: Path, hand: Hand, caplog: Log) -> None:
     caplog.set_level(logging.INFO)
     folder = tmp_path / "absent"
     path = str(folder / LEARNED_FILE)
@@ -141,7 +140,7 @@ def test_a_disk_that_refuses_is_told_once_and_tried_again_each_minute(
     assert learned.read(path) == Learned(JOB)
 
 
-def test_what_was_saved_is_loaded(path: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_was_saved_is_loaded(path: str, caplog: Log) -> None:
     assert load(path) == Learned()
     assert said(caplog) == []
     learned.write(path, Learned(JOB, {"default/web": True}))
@@ -150,9 +149,7 @@ def test_what_was_saved_is_loaded(path: str, caplog: pytest.LogCaptureFixture) -
     assert said(caplog) == [f"learned workloads loaded file={path} peaks=1 kinds=1"]
 
 
-def test_a_damaged_file_is_told_once_and_replaced_by_the_next(
-    path: str, hand: Hand, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_file_is_told_once_and_replaced_by_the_next(path: str, hand: Hand, caplog: Log) -> None:
     Path(path).write_text('{"schema":2}')
 
     known = load(path)

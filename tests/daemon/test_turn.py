@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 from helpers.actuating import Bench
+from helpers.fixtures import Patch
 from helpers.nodes import S, pod, sample
 
 from cgpause.config.settings import Config
@@ -39,7 +40,7 @@ def quiet(*_: object, **__: object) -> None:
     """Do nothing, in place of a part of the loop."""
 
 
-def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: Patch) -> None:
     """A refresh before it may wait half a second for a disk; in that time pods grow."""
     clock, taken, late = Clock(), [], []
     monkeypatch.setattr(loop_module, "now_ns", clock)

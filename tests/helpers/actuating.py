@@ -7,8 +7,6 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
-
 from cgpause.config.settings import Config
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgroupGoneError, KernelWriteError
@@ -22,6 +20,7 @@ from cgpause.ledger.plan import PauseRequest
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.telemetry.events import Event
+from helpers.fixtures import Log, Patch
 from helpers.trees import FakeTree
 
 CONFIG = Config()
@@ -80,13 +79,11 @@ class Bench:
 ORIGINALS = ["max 100000", "50000 100000", "200000 50000"]
 
 
-def lines(caplog: pytest.LogCaptureFixture, *starts: str) -> list[str]:
+def lines(caplog: Log, *starts: str) -> list[str]:
     return [r.getMessage() for r in caplog.records if not starts or r.getMessage().startswith(starts)]
 
 
-def refuse(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, code: int, files: tuple[str, ...] = ("cpu.max", "cgroup.kill")
-) -> None:
+def refuse(monkeypatch: Patch, folder: Path, code: int, files: tuple[str, ...] = ("cpu.max", "cgroup.kill")) -> None:
     """Make the kernel refuse writes to the given files of one pod with errno `code`."""
     write = Cgroup.write
 

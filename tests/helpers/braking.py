@@ -6,13 +6,12 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from cgpause.core.model import Headroom
 from cgpause.daemon.brake import Brake
 from cgpause.kernel.inotify import Watch
 from cgpause.ledger import high
 from cgpause.pods.tree import PodTree
+from helpers.fixtures import Log
 from helpers.headrooms import GIB, limited
 from helpers.trees import FakeTree
 
@@ -49,7 +48,7 @@ def protect_all(tree: PodTree, at_ns: int) -> None:
     tree.refresh(at_ns)
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def said(caplog: Log) -> list[str]:
     """Return the log lines without their values."""
     return [message.split(" cgroup=")[0] for message in caplog.messages]
 

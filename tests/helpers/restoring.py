@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger.high import set_high
 
 ORIGINALS = ("max 100000", "50000 100000", "200000 50000")
 SLICE = "/sys/fs/cgroup/kubepods.slice/kubepods-pod00000001_0000_4000_8000_000000000001.slice"
-Patch = pytest.MonkeyPatch
-Capture = pytest.CaptureFixture[str]
 
 
 def brake(kubepods: Path, original: str = "max") -> None:

@@ -7,12 +7,12 @@ import logging
 import os
 import threading
 
-import pytest
+from helpers.fixtures import Log
 
 from cgpause.kernel.background import BackgroundWriter, FileTrouble
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def said(caplog: Log) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
 
@@ -43,7 +43,7 @@ def test_a_job_that_hangs_counts_as_waiting_and_holds_nobody_up() -> None:
     assert writer.close(60)
 
 
-def test_a_bug_in_a_job_costs_that_job_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bug_in_a_job_costs_that_job_alone(caplog: Log) -> None:
     done: list[int] = []
     writer = BackgroundWriter("test")
     writer.run(lambda: done.append(1 // 0))
@@ -54,7 +54,7 @@ def test_a_bug_in_a_job_costs_that_job_alone(caplog: pytest.LogCaptureFixture) -
     assert said(caplog) == ["test not written"]
 
 
-def test_each_new_error_and_the_end_of_all_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_new_error_and_the_end_of_all_are_logged_once(caplog: Log) -> None:
     caplog.set_level(logging.INFO)
     trouble = FileTrouble("/x/file", "bad", "good")
     trouble.over()
@@ -73,7 +73,7 @@ def test_each_new_error_and_the_end_of_all_are_logged_once(caplog: pytest.LogCap
     ]
 
 
-def test_a_bug_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bug_is_logged_with_its_traceback(caplog: Log) -> None:
     trouble = FileTrouble("/x/file", "bad", "good")
     trouble.note(OSError(errno.ENOSPC, "full"))
     for _ in range(2):

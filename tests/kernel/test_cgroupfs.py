@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 import pytest
+from helpers.fixtures import Patch
 from helpers.refusals import refusing
 from helpers.trees import open_descriptors
 
@@ -125,7 +126,7 @@ def test_a_cgroup_made_again_under_the_same_path_is_another(cgroup: Cgroup, fold
     ids=lambda value: errno.errorcode.get(value) if isinstance(value, int) else None,
 )
 def test_a_refused_write_names_path_value_and_errno(
-    cgroup: Cgroup, folder: Path, monkeypatch: pytest.MonkeyPatch, code: int, error: type[Exception]
+    cgroup: Cgroup, folder: Path, monkeypatch: Patch, code: int, error: type[Exception]
 ) -> None:
     before = open_descriptors()
     with monkeypatch.context() as patched:
@@ -138,9 +139,7 @@ def test_a_refused_write_names_path_value_and_errno(
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
-def test_a_refused_read_is_an_error_and_leaks_nothing(
-    cgroup: Cgroup, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_a_refused_read_is_an_error_and_leaks_nothing(cgroup: Cgroup, monkeypatch: Patch, code: int) -> None:
     before = open_descriptors()
     with monkeypatch.context() as patched:
         patched.setattr(os, "read", refusing(code))
@@ -159,14 +158,14 @@ def test_xattrs_are_kept_and_removed_and_missing_ones_are_none(cgroup: Cgroup) -
 
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.ENOSPC, errno.EROFS, errno.EPERM])
-def test_a_refused_xattr_says_what_to_do(cgroup: Cgroup, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_a_refused_xattr_says_what_to_do(cgroup: Cgroup, monkeypatch: Patch, code: int) -> None:
     monkeypatch.setattr(os, "setxattr", refusing(code))
     with pytest.raises(KernelWriteError, match=r"xattr user\.cgpause.*: .*: ") as e:
         cgroup.set_xattr("user.cgpause", b"\xff")
     assert e.value.errno == code
 
 
-def test_a_file_system_without_xattrs_has_none(cgroup: Cgroup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_xattrs_has_none(cgroup: Cgroup, monkeypatch: Patch) -> None:
     monkeypatch.setattr(os, "getxattr", refusing(errno.EOPNOTSUPP))
     monkeypatch.setattr(os, "removexattr", refusing(errno.EOPNOTSUPP))
     assert cgroup.get_xattr("user.cgpause") is None
@@ -185,7 +184,7 @@ def test_children_are_directories_whatever_their_names(cgroup: Cgroup, folder: P
 
 
 def test_a_child_that_vanishes_while_we_list_hides_none_of_the_others(
-    cgroup: Cgroup, folder: Path, monkeypatch: pytest.MonkeyPatch
+    cgroup: Cgroup, folder: Path, monkeypatch: Patch
 ) -> None:
     """readdir names a child that stat no longer finds: common on a busy node, and no reason to drop every other pod."""
     (folder / "vanishing").mkdir()
@@ -267,7 +266,7 @@ def test_descriptors_are_not_inherited(cgroup: Cgroup) -> None:
 # --- where the hierarchy is ----------------------------------------------------------------------------------------
 
 
-def mounted(monkeypatch: pytest.MonkeyPatch, *mounts: Path) -> None:
+def mounted(monkeypatch: Patch, *mounts: Path) -> None:
     monkeypatch.setattr(cgroupfs, "parse_cgroup2_mounts", lambda _: tuple(map(str, mounts)))
 
 
@@ -278,7 +277,7 @@ def hierarchy(folder: Path, controllers: str | None) -> Path:
     return folder
 
 
-def test_the_root_is_the_hierarchy_with_cpu_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_root_is_the_hierarchy_with_cpu_and_memory(tmp_path: Path, monkeypatch: Patch) -> None:
     empty = hierarchy(tmp_path / "empty", "\n")
     full = hierarchy(tmp_path / "full", "cpuset cpu io memory pids\n")
     mounted(monkeypatch, empty, full)
@@ -286,15 +285,13 @@ def test_the_root_is_the_hierarchy_with_cpu_and_memory(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("controllers", [None, "", "cpu pids\n", "memory\n", "cpuset memory_x cpux\n"])
-def test_a_hybrid_host_is_told_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, controllers: str | None
-) -> None:
+def test_a_hybrid_host_is_told_what_to_do(tmp_path: Path, monkeypatch: Patch, controllers: str | None) -> None:
     mounted(monkeypatch, hierarchy(tmp_path / "unified", controllers))
     with pytest.raises(HostError, match=r"hybrid host.*unified_cgroup_hierarchy"):
         find_cgroup_root()
 
 
-def test_a_host_without_cgroup_v2_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_cgroup_v2_is_told_what_to_do(monkeypatch: Patch) -> None:
     mounted(monkeypatch)
     with pytest.raises(HostError, match=r"no cgroup v2 is mounted.*--cgroup-root"):
         find_cgroup_root()

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers.fixtures import Patch
 from helpers.refusals import refusing
 from helpers.trees import open_descriptors
 
@@ -25,9 +26,6 @@ from cgpause.core.errors import (
 )
 from cgpause.core.model import CgroupId
 from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
-
-Patch = pytest.MonkeyPatch
-
 
 # --- reading -------------------------------------------------------------------------------------------------------
 

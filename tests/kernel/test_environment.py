@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from helpers.fixtures import Patch
 from helpers.processes import Start, containers, put
 from helpers.trees import FakeTree
 from hypothesis import given
@@ -127,9 +128,7 @@ def test_a_container_is_read_once_and_only_when_its_own_program_runs(web: Path, 
     assert read(web, known) is None, "not read again"
 
 
-def test_of_a_huge_environment_only_a_part_is_read(
-    web: Path, start_process: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_huge_environment_only_a_part_is_read(web: Path, start_process: Start, monkeypatch: Patch) -> None:
     monkeypatch.setattr(environment, "_MOST_BYTES", 8192)
     put(containers(web)[0], start_process({"PATH": "/"}))
     filler = "x" * (8192 - len("A=\0CGPAUSE=protect\0"))

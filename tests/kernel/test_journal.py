@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from helpers.fixtures import Patch
 from helpers.refusals import refusing
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +37,7 @@ def decode(data: bytes) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def journald(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+def journald(tmp_path: Path, monkeypatch: Patch) -> Iterator[socket.socket]:
     address = str(tmp_path / "socket")
     monkeypatch.setattr(journal, "ADDRESS", address)
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as listening:
@@ -79,7 +80,7 @@ def test_a_journal_that_is_not_there_or_does_not_read_is_not_waited_for(journald
         assert not to.send("x", 6, {})
 
 
-def test_without_a_descriptor_left_there_is_no_journal_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_descriptor_left_there_is_no_journal_and_no_error(monkeypatch: Patch) -> None:
     monkeypatch.setattr(socket, "socket", refusing(errno.EMFILE))
 
     with closing(Journal()) as to:
@@ -87,9 +88,7 @@ def test_without_a_descriptor_left_there_is_no_journal_and_no_error(monkeypatch:
 
 
 @pytest.mark.parametrize("stream", [None, "", "8:1", "nonsense"])
-def test_a_stderr_that_is_not_the_journals_is_not_taken_for_it(
-    stream: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stderr_that_is_not_the_journals_is_not_taken_for_it(stream: str | None, monkeypatch: Patch) -> None:
     monkeypatch.delenv("JOURNAL_STREAM", raising=False)
     if stream is not None:
         monkeypatch.setenv("JOURNAL_STREAM", stream)

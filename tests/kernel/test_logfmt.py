@@ -10,6 +10,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from helpers.fixtures import Capture, Patch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,7 +93,7 @@ def test_a_raw_surrogate_in_a_message_does_not_stop_the_daemon() -> None:
     [(logging.DEBUG, "<7>"), (logging.INFO, "<6>"), (logging.WARNING, "<4>"), (logging.ERROR, "<3>")],
 )
 def test_journald_is_told_the_priority_of_every_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], level: int, prefix: str
+    monkeypatch: Patch, capsys: Capture, level: int, prefix: str
 ) -> None:
     monkeypatch.setattr("cgpause.kernel.journal.is_stderr", lambda: True)
     monkeypatch.setattr("cgpause.kernel.journal.Journal", lambda: SimpleNamespace(send=lambda *_: False))
@@ -102,9 +103,7 @@ def test_journald_is_told_the_priority_of_every_line(
 
 
 @pytest.mark.parametrize("journal", [False, True], ids=["terminal", "journal"])
-def test_a_bug_in_a_log_call_reaches_nobody_who_logs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], journal: bool
-) -> None:
+def test_a_bug_in_a_log_call_reaches_nobody_who_logs(monkeypatch: Patch, capsys: Capture, journal: bool) -> None:
     monkeypatch.setattr("cgpause.kernel.journal.is_stderr", lambda: journal)
     monkeypatch.setattr("cgpause.kernel.journal.Journal", lambda: SimpleNamespace(send=lambda *_: True))
     set_up(verbose=False)
@@ -117,7 +116,7 @@ def test_a_bug_in_a_log_call_reaches_nobody_who_logs(
 
 @pytest.mark.parametrize(("verbose", "shown"), [(False, ["info: b"]), (True, ["debug: a", "info: b"])])
 def test_debug_lines_appear_only_when_asked_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verbose: bool, shown: list[str]
+    monkeypatch: Patch, capsys: Capture, verbose: bool, shown: list[str]
 ) -> None:
     monkeypatch.delenv("JOURNAL_STREAM", raising=False)
     set_up(verbose=verbose)

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.fixtures import Patch
 
 from cgpause.kernel.notify import Notifier
 
 
 @pytest.fixture
-def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+def listener(tmp_path: Path, monkeypatch: Patch) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
         bound.bind(str(tmp_path / "notify"))
         bound.settimeout(0)
@@ -37,7 +38,7 @@ def test_assignments_are_one_datagram(listener: socket.socket, notifier: Notifie
     assert listener.recv(1000) == b"READY=1\nSTATUS=fine"
 
 
-def test_an_abstract_socket_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abstract_socket_is_reached(monkeypatch: Patch) -> None:
     name = f"cgpause-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
         bound.bind(f"\0{name}")
@@ -79,7 +80,7 @@ def test_a_hostile_path_in_the_status_forges_no_assignment(
     assert b"\n" not in data
 
 
-def test_without_systemd_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_systemd_nothing_is_sent(monkeypatch: Patch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     monkeypatch.setenv("WATCHDOG_USEC", "1000000")
     notifier = Notifier()
@@ -125,7 +126,7 @@ def test_a_full_socket_never_blocks_the_loop(listener: socket.socket, notifier: 
     ],
 )
 def test_the_watchdog_is_fed_twice_as_often_as_asked(
-    listener: socket.socket, monkeypatch: pytest.MonkeyPatch, usec: str | None, pid: str | None, seconds: float | None
+    listener: socket.socket, monkeypatch: Patch, usec: str | None, pid: str | None, seconds: float | None
 ) -> None:
     if usec is not None:
         monkeypatch.setenv("WATCHDOG_USEC", usec)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from helpers.fixtures import Log, Patch
 from helpers.refusals import refusing
 from inotify_simple import Event, INotify, flags
 
@@ -144,9 +145,7 @@ def test_only_the_root_in_use_is_watched(watch: Watch, tmp_path: Path, tier: Pat
     assert watch.read() == Changes(high=True)
 
 
-def test_a_root_without_memory_high_is_no_reason_to_complain(
-    watch: Watch, pod: Cgroup, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_root_without_memory_high_is_no_reason_to_complain(watch: Watch, pod: Cgroup, caplog: Log) -> None:
     watch.add_high(pod)
     assert not watch.degraded
     assert caplog.records == []
@@ -191,7 +190,7 @@ def test_a_removed_pod_takes_its_watch_along(watch: Watch, tier: Path, pod: Cgro
 
 
 def test_a_pod_that_is_gone_is_not_watched_and_no_reason_to_complain(
-    watch: Watch, pod: Cgroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    watch: Watch, pod: Cgroup, monkeypatch: Patch, caplog: Log
 ) -> None:
     refuse_watches(monkeypatch, errno.ENOENT)
     watch.add_pod(pod, paused=True)
@@ -199,13 +198,13 @@ def test_a_pod_that_is_gone_is_not_watched_and_no_reason_to_complain(
     assert caplog.records == []
 
 
-def refuse_watches(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def refuse_watches(monkeypatch: Patch, code: int) -> None:
     monkeypatch.setattr(INotify, "add_watch", refusing(code))
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM], ids=lambda code: errno.errorcode[code])
 def test_without_watches_left_the_tree_is_walked_and_said_so_once(
-    watch: Watch, tier: Path, pod: Cgroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int
+    watch: Watch, tier: Path, pod: Cgroup, monkeypatch: Patch, caplog: Log, code: int
 ) -> None:
     refuse_watches(monkeypatch, code)
     for _ in range(3):
@@ -215,9 +214,7 @@ def test_without_watches_left_the_tree_is_walked_and_said_so_once(
     assert ["max_user_watches" in record.getMessage() for record in caplog.records] == [True]
 
 
-def test_an_overflowed_queue_asks_for_everything(
-    watch: Watch, pod: Cgroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_overflowed_queue_asks_for_everything(watch: Watch, pod: Cgroup, monkeypatch: Patch, caplog: Log) -> None:
     watch.add_pod(pod, paused=True)
     overflow = Event(wd=-1, mask=flags.Q_OVERFLOW, cookie=0, name="")
     monkeypatch.setattr(INotify, "read", lambda *_, **__: [overflow])
@@ -231,7 +228,7 @@ def test_an_overflowed_queue_asks_for_everything(
 
 
 def test_what_was_told_before_the_queue_overflowed_is_not_forgotten(
-    watch: Watch, pod: Cgroup, monkeypatch: pytest.MonkeyPatch
+    watch: Watch, pod: Cgroup, monkeypatch: Patch
 ) -> None:
     """The overflow comes last, after thousands of events; one may be the start of a container in a paused pod."""
     watch.add_pod(pod, paused=True)
@@ -243,7 +240,7 @@ def test_what_was_told_before_the_queue_overflowed_is_not_forgotten(
 
 
 def test_watches_that_can_be_had_again_are(
-    watch: Watch, tier: Path, pod: Cgroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    watch: Watch, tier: Path, pod: Cgroup, monkeypatch: Patch, caplog: Log
 ) -> None:
     caplog.set_level(logging.INFO)
     with monkeypatch.context() as scarce:
@@ -266,7 +263,7 @@ def test_watches_that_can_be_had_again_are(
 
 
 def test_without_an_instance_nothing_is_told_until_there_is_one(
-    tier: Path, pod: Cgroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tier: Path, pod: Cgroup, monkeypatch: Patch, caplog: Log
 ) -> None:
     with select.epoll() as epoll:
         with monkeypatch.context() as scarce:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.fixtures import Patch
 
 from cgpause.kernel import listening as workload
 from cgpause.kernel.cgroupfs import Cgroup
@@ -57,7 +58,7 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+def node(tmp_path: Path, monkeypatch: Patch) -> Iterator[Node]:
     made = Node(tmp_path)
     monkeypatch.setattr(workload, "PROC", str(made.proc))
     before = len(os.listdir("/proc/self/fd"))
@@ -228,7 +229,7 @@ def test_a_pod_full_of_ended_processes_does_not_hold_us_up(node: Node) -> None:
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6], ids=["ipv4", "ipv6"])
 def test_the_real_proc_tells_of_a_socket_that_listens(
-    node: Node, monkeypatch: pytest.MonkeyPatch, family: socket.AddressFamily
+    node: Node, monkeypatch: Patch, family: socket.AddressFamily
 ) -> None:
     monkeypatch.undo()
     node.add_cgroup(GOOD, os.getpid())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers.crashing import PausableCgroup, kill_before_step
+from helpers.fixtures import Patch
 from helpers.ledgers import high_state
 from helpers.trees import lock_held
 
@@ -182,7 +183,7 @@ def test_whoever_dies_before_any_step_leaves_what_release_puts_right(
 # --- trouble -------------------------------------------------------------------------------------------------------
 
 
-def test_a_refused_write_leaves_nothing_behind(folder: Path, kubepods: Cgroup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_write_leaves_nothing_behind(folder: Path, kubepods: Cgroup, monkeypatch: Patch) -> None:
     armed(folder)
     real = Cgroup.write
 
@@ -199,7 +200,7 @@ def test_a_refused_write_leaves_nothing_behind(folder: Path, kubepods: Cgroup, m
 
 
 def test_another_writer_in_between_is_noticed_and_keeps_its_value(
-    folder: Path, kubepods: Cgroup, monkeypatch: pytest.MonkeyPatch
+    folder: Path, kubepods: Cgroup, monkeypatch: Patch
 ) -> None:
     real = Cgroup.write
 
@@ -214,9 +215,7 @@ def test_another_writer_in_between_is_noticed_and_keeps_its_value(
     assert high_state(folder) == (str(TIGHTER), [])
 
 
-def test_a_failed_undo_says_so_and_keeps_the_record(
-    folder: Path, kubepods: Cgroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_undo_says_so_and_keeps_the_record(folder: Path, kubepods: Cgroup, monkeypatch: Patch) -> None:
     armed(folder)
 
     def refuse(self: Cgroup, name: str, value: str) -> None:

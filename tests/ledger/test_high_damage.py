@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from helpers.fixtures import Patch
 from helpers.ledgers import high_state
 
 from cgpause.core.errors import CgroupGoneError, DamagedRecordError, KernelReadError, MalformedError, RestoreError
@@ -18,7 +19,6 @@ from cgpause.ledger import high
 from cgpause.ledger.high import HighRecord, Released, decode_record, encode_record, read_record, release, set_high
 
 LEVEL, LOWER = 1 << 30, 1 << 29
-Patch = pytest.MonkeyPatch
 
 
 def armed(kubepods: Cgroup) -> HighRecord:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.fixtures import Patch
 from helpers.trees import CAPTURED_POD, CAPTURES, FakeTree, lay_out_capture
 
 from cgpause.core.errors import CgpauseError, KernelWriteError
@@ -84,7 +85,7 @@ def test_monitors_and_strangers_are_not_killed(folder: Path, pod: Cgroup) -> Non
 
 
 def test_a_container_that_vanishes_meanwhile_saves_none_of_the_others(
-    folder: Path, pod: Cgroup, monkeypatch: pytest.MonkeyPatch
+    folder: Path, pod: Cgroup, monkeypatch: Patch
 ) -> None:
     _, first = scopes(folder)
     second, third = (folder / f"cri-containerd-{digit * 64}.scope" for digit in "12")

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from helpers.fixtures import Log, Patch
 from helpers.nodes import S
 from helpers.refusals import refusing
 from helpers.trees import FakeTree
@@ -41,7 +42,7 @@ def test_pods_that_come_are_watched(fake: FakeTree, follower: Follower, watch: W
 
 
 def test_what_could_not_be_watched_is_watched_later(
-    fake: FakeTree, follower: Follower, watch: Watch, monkeypatch: pytest.MonkeyPatch
+    fake: FakeTree, follower: Follower, watch: Watch, monkeypatch: Patch
 ) -> None:
     folder = fake.add_pod("web")
     with monkeypatch.context() as scarce:
@@ -64,7 +65,7 @@ def test_what_could_not_be_watched_is_watched_later(
 
 
 def test_a_tree_that_cannot_be_walked_is_told_once(
-    fake: FakeTree, follower: Follower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    fake: FakeTree, follower: Follower, monkeypatch: Patch, caplog: Log
 ) -> None:
     """A refresh follows each event in the tree, so a log line for each would fill the journal."""
 
@@ -86,7 +87,7 @@ def test_a_tree_that_cannot_be_walked_is_told_once(
 
 
 def test_a_tier_that_cannot_be_watched_is_told_once(
-    fake: FakeTree, follower: Follower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    fake: FakeTree, follower: Follower, monkeypatch: Patch, caplog: Log
 ) -> None:
     class Refusing(Cgroup):
         def __init__(self, root: str, path: str) -> None:

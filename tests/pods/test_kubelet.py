@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.fixtures import Patch
 from helpers.nodes import S
 
 from cgpause.pods.kubelet import KUBELET_CONFIG, KubeletFlags, KubeletProcess, parse_flags
@@ -71,7 +72,7 @@ def test_a_kubelet_that_ends_during_the_look_is_none(tmp_path: Path) -> None:
     assert kubelet.changed(10 * S)
 
 
-def test_without_a_kubelet_the_looks_become_rare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_kubelet_the_looks_become_rare(tmp_path: Path, monkeypatch: Patch) -> None:
     """Each one reads the name of every process of the node."""
     kubelet, looks = KubeletProcess(str(tmp_path)), []
     for at_s in range(0, 3000, 10):

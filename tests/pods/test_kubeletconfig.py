@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from helpers.fixtures import Log
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -251,7 +252,7 @@ def test_the_soft_threshold_has_no_default(text: str, hard: Threshold, soft: Thr
     assert parse_thresholds(text) == (hard, soft)
 
 
-def test_a_soft_threshold_that_is_not_understood_costs_only_itself(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_soft_threshold_that_is_not_understood_costs_only_itself(caplog: Log) -> None:
     text = "evictionSoft: &soft\n  memory.available: 2Gi\nevictionHard:\n  memory.available: 1Gi\n"
     assert parse_thresholds(text) == (Threshold(GIB),)
     assert [record.getMessage().partition(" error")[0] for record in caplog.records] == [
@@ -321,7 +322,7 @@ def test_a_flag_that_kubelet_would_refuse_is_malformed(flag: str) -> None:
 # --- reading it ----------------------------------------------------------------------------------------------------
 
 
-def test_a_configuration_is_read_from_its_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_configuration_is_read_from_its_file(tmp_path: Path, caplog: Log) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(kubeadm("evictionHard:\n  memory.available: 5%\n"))
     with caplog.at_level(logging.DEBUG):
@@ -339,7 +340,7 @@ def test_a_configuration_is_read_from_its_file(tmp_path: Path, caplog: pytest.Lo
     ],
 )
 def test_what_cannot_be_read_is_told_once_and_unknown(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | None, level: str, why: str
+    tmp_path: Path, caplog: Log, content: bytes | None, level: str, why: str
 ) -> None:
     path = tmp_path / "con\nfig.yaml"
     if content is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-import pytest
+from helpers.fixtures import Log, Patch
 
 from cgpause.core.names import Names, PodName
 from cgpause.pods import names as names_module
@@ -32,9 +32,7 @@ def test_names_are_read_at_once_while_the_disk_works(tmp_path: Path) -> None:
     assert names().pods == {UID: PodName("default", "web")}
 
 
-def test_a_disk_that_hangs_delays_one_reading_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_disk_that_hangs_delays_one_reading_and_no_other(tmp_path: Path, monkeypatch: Patch, caplog: Log) -> None:
     answers, begun, readings = threading.Event(), threading.Event(), []
 
     def hang(log_dir: str) -> Names:
@@ -65,7 +63,7 @@ def test_a_disk_that_hangs_delays_one_reading_and_no_other(
     assert set(names().pods) == {UID, OTHER}
 
 
-def test_an_old_answer_is_not_taken_for_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_answer_is_not_taken_for_a_new_one(tmp_path: Path, monkeypatch: Patch) -> None:
     """After a reading that took long, hours may pass until the next call."""
     answers = threading.Event()
 
@@ -86,9 +84,7 @@ def test_an_old_answer_is_not_taken_for_a_new_one(tmp_path: Path, monkeypatch: p
     assert set(names().pods) == {UID}
 
 
-def test_a_bug_in_the_reading_costs_only_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bug_in_the_reading_costs_only_names(tmp_path: Path, monkeypatch: Patch, caplog: Log) -> None:
     def fail(_: str) -> Names:
         raise ValueError("a bug")
 
@@ -104,9 +100,7 @@ def test_a_bug_in_the_reading_costs_only_names(
     assert set(names().pods) == {UID, OTHER}
 
 
-def test_names_are_read_by_the_caller_while_no_thread_can_be_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_are_read_by_the_caller_while_no_thread_can_be_made(tmp_path: Path, monkeypatch: Patch) -> None:
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

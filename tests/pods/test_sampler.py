@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.fixtures import Log, Patch
 from helpers.nodes import MIB, S, record
 from helpers.trees import FakeTree, open_descriptors
 
@@ -24,7 +25,7 @@ NODE = MemInfo(8 << 30, 6 << 30, 8 << 30)
 
 
 @pytest.fixture(autouse=True)
-def meminfo(monkeypatch: pytest.MonkeyPatch) -> None:
+def meminfo(monkeypatch: Patch) -> None:
     monkeypatch.setattr(sampler_module, "parse_meminfo", lambda _: NODE)
 
 
@@ -67,9 +68,7 @@ def test_headroom_says_below_what_kubelet_evicts(
         assert sampler.sample(1).headroom.eviction_bytes == expected
 
 
-def test_kubelets_configuration_is_read_again_within_ten_seconds(
-    fake: FakeTree, tree: PodTree, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_kubelets_configuration_is_read_again_within_ten_seconds(fake: FakeTree, tree: PodTree, caplog: Log) -> None:
     """kubeadm writes it after the node has booted, and the daemon is part of the node's image."""
     path = fake.folder / "config.yaml"
     (fake.kubepods / "memory.max").write_text("max\n")

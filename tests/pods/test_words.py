@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.fixtures import Log, Patch
 from helpers.processes import Start, containers, put
 from helpers.trees import FakeTree, wait_until
 
@@ -117,9 +118,7 @@ def test_a_command_reads_the_words_at_once(fake: FakeTree, start_process: Start)
     tree.close()
 
 
-def test_a_command_waits_only_once_for_a_process_that_keeps_its_lock(
-    fake: FakeTree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_waits_only_once_for_a_process_that_keeps_its_lock(fake: FakeTree, monkeypatch: Patch) -> None:
     """`/proc/<pid>/environ` waits for the mmap_lock of the process; a lock that the test holds stands for it."""
     lock, readings = threading.Lock(), []
 
@@ -178,8 +177,8 @@ def test_without_the_right_the_thread_says_so_once(
     fake: FakeTree,
     start_process: Start,
     thread: WordsThread,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    caplog: Log,
+    monkeypatch: Patch,
 ) -> None:
     read_file, allowed = environment._read, start_process({"CGPAUSE": "batch"})
 
@@ -206,8 +205,8 @@ def test_a_bug_costs_only_the_words_of_the_pods_that_it_meets(
     fake: FakeTree,
     start_process: Start,
     thread: WordsThread,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    monkeypatch: Patch,
+    caplog: Log,
 ) -> None:
     monkeypatch.setattr(thread, "_read", lambda *_: 1 / 0)
     pod = fake.add_pod("web")

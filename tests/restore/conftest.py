@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from helpers.restoring import Patch
+from helpers.fixtures import Patch
 
 
 @pytest.fixture

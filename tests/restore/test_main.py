@@ -12,7 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from helpers.restoring import Capture, Patch, brake
+from helpers.fixtures import Capture, Patch
+from helpers.restoring import brake
 from helpers.trees import FakeTree, cpu_max, damage, lock_held, pause_pod, records_left
 
 from cgpause import restore
@@ -109,9 +110,7 @@ def test_daemon_only_leaves_what_another_daemon_at_work_holds(
     assert high.XATTR not in os.listxattr(tree.kubepods)
 
 
-def test_daemon_only_resumes_what_the_daemon_of_its_own_unit_holds(
-    tree: FakeTree, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_daemon_only_resumes_what_the_daemon_of_its_own_unit_holds(tree: FakeTree, capsys: Capture) -> None:
     """This helps a preStop hook if the daemon hangs, and ExecStopPost= if a hanging disk keeps the daemon alive."""
     pause_pod(tree.root, tree.add_pod("web"))
 

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from helpers.restoring import Capture, brake
+from helpers.fixtures import Capture
+from helpers.restoring import brake
 from helpers.trees import FakeTree, cpu_max, pause_pod
 
 from cgpause import restore

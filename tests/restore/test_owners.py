@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from helpers.fixtures import Capture, Patch
 from helpers.refusals import refusing_at
-from helpers.restoring import Capture, Patch, brake
+from helpers.restoring import brake
 from helpers.trees import FakeTree, cpu_max, damage, pause_pod, records_left
 
 from cgpause import restore

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from helpers.fixtures import Patch
 from helpers.refusals import refusing_at
-from helpers.restoring import ORIGINALS, Patch
+from helpers.restoring import ORIGINALS
 from helpers.trees import CAPTURES, FakeTree, cpu_max, damage, lay_out_capture, lock_held, pause_pod, records_left
 
 from cgpause import restore

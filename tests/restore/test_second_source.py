@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.restoring import SLICE, Patch
+from helpers.fixtures import Patch
+from helpers.restoring import SLICE
 
 from cgpause.core.model import CpuMax
 from cgpause.kernel.systemd import original_from_systemd

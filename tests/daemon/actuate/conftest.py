@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from helpers.actuating import Bench
+from helpers.fixtures import Log
 
 from cgpause.kernel.inotify import Watch
 
 
 @pytest.fixture
-def bench(tmp_path: Path, watch: Watch, caplog: pytest.LogCaptureFixture) -> Iterator[Bench]:
+def bench(tmp_path: Path, watch: Watch, caplog: Log) -> Iterator[Bench]:
     caplog.set_level(logging.INFO)
     made = Bench(tmp_path, watch)
     yield made

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 from helpers.actuating import BY_HAND, CONFIG, THROTTLE, Bench, drift, lines, locked
+from helpers.fixtures import Log, Patch
 from helpers.nodes import S
 from helpers.trees import records_left
 
@@ -18,7 +19,7 @@ from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
 
 
-def test_a_foreign_write_is_answered_and_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_foreign_write_is_answered_and_logged(bench: Bench, caplog: Log) -> None:
     bench.pause("b")
     drift(bench, 2)
     assert bench.cpu_max()[1] == "1001 100000"
@@ -43,7 +44,7 @@ def test_what_is_no_drift_is_not_answered(bench: Bench, mechanism: Mechanism | N
 
 
 def test_a_second_controller_is_answered_ten_times_and_the_pod_then_left_alone_for_an_hour(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: Log
 ) -> None:
     bench.pause("b")
     drift(bench, 10)
@@ -59,7 +60,7 @@ def test_a_second_controller_is_answered_ten_times_and_the_pod_then_left_alone_f
     assert records_left(bench.fake.root) == []
 
 
-def test_an_hour_has_ten_answers_for_all_pauses_of_a_pod(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_hour_has_ten_answers_for_all_pauses_of_a_pod(bench: Bench, monkeypatch: Patch) -> None:
     """A service is paused for 9 s at a time: with ten answers for each pause, two writers would fight for ever."""
     bench.pause("b")
     drift(bench, 9)
@@ -91,7 +92,7 @@ def test_a_new_pause_by_hand_has_ten_answers_of_its_own(bench: Bench) -> None:
 @pytest.mark.parametrize("answered", [0, 10], ids=["asserted-again", "given-up"])
 @pytest.mark.parametrize("trouble", ["locked", "gone", "refused"])
 def test_trouble_while_answering_a_drift_is_never_raised(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, trouble: str, answered: int
+    bench: Bench, monkeypatch: Patch, trouble: str, answered: int
 ) -> None:
     """The answer runs outside of any decision, so an exception would end the daemon."""
     bench.pause("b")
@@ -122,9 +123,7 @@ def pause_by_hand(bench: Bench, name: str) -> None:
 
 
 @pytest.mark.parametrize("owner", Owner)
-def test_daemon_reload_every_second_never_ends_a_pause(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, owner: Owner
-) -> None:
+def test_daemon_reload_every_second_never_ends_a_pause(bench: Bench, monkeypatch: Patch, owner: Owner) -> None:
     """systemd writes the pod's own cpu.max again at each daemon-reload; an upgrade of the node needs dozens."""
     if owner is Owner.MANUAL:
         pause_by_hand(bench, "b")
@@ -150,7 +149,7 @@ def test_event_of_the_tenth_answer_itself_does_not_end_the_pause(bench: Bench) -
 
 
 def test_pause_by_hand_that_was_given_up_is_asserted_again_an_hour_later(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    bench: Bench, monkeypatch: Patch, caplog: Log
 ) -> None:
     pause_by_hand(bench, "b")
     drift(bench, 12)

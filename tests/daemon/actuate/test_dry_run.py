@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers.actuating import CONFIG, THROTTLE, Bench, lines
+from helpers.fixtures import Log
 
 from cgpause.core.model import Mechanism, Owner
 from cgpause.kernel.inotify import Watch
@@ -29,9 +30,7 @@ def whole_tree(root: Path) -> dict[str, object]:
     return found
 
 
-def test_a_dry_run_says_everything_and_writes_nothing(
-    tmp_path: Path, watch: Watch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_dry_run_says_everything_and_writes_nothing(tmp_path: Path, watch: Watch, caplog: Log) -> None:
     caplog.set_level(logging.INFO)
     bench = Bench(tmp_path, watch, dry_run=True)
     before = whole_tree(bench.fake.root)
@@ -59,7 +58,7 @@ def test_a_dry_run_says_everything_and_writes_nothing(
 
 
 def test_a_dry_run_leaves_real_pauses_alone_and_says_what_it_would_do(
-    tmp_path: Path, watch: Watch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, watch: Watch, caplog: Log
 ) -> None:
     caplog.set_level(logging.INFO)
     bench = Bench(tmp_path, watch, dry_run=True)

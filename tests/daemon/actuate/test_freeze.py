@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from helpers.actuating import ORIGINALS, THROTTLE, Bench, drift, lines, locked, refuse
+from helpers.fixtures import Log, Patch
 from helpers.trees import records_left
 
 from cgpause.core.model import Freeze, Mechanism, Owner
@@ -16,9 +17,7 @@ from cgpause.ledger import ledger
 from cgpause.ledger.plan import PauseRequest
 
 
-def test_a_throttled_pod_is_frozen_logged_counted_and_resumed_from_both(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_throttled_pod_is_frozen_logged_counted_and_resumed_from_both(bench: Bench, caplog: Log) -> None:
     bench.pause("a", "b")
     bench.freeze("b")
     assert (bench.frozen(), bench.held(), bench.actuator.counts.freezes) == (["b"], ["a", "b"], 1)
@@ -34,7 +33,7 @@ def test_a_throttled_pod_is_frozen_logged_counted_and_resumed_from_both(
 
 
 def test_the_second_step_of_an_ordinary_pause_is_no_event_and_its_time_counts_as_frozen(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: Log
 ) -> None:
     caplog.set_level(logging.INFO)
     bench.pause("b")
@@ -52,7 +51,7 @@ def test_the_second_step_of_an_ordinary_pause_is_no_event_and_its_time_counts_as
     assert held == {"throttle", "freeze"}
 
 
-def test_freezing_a_frozen_pod_again_says_nothing(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_freezing_a_frozen_pod_again_says_nothing(bench: Bench, caplog: Log) -> None:
     bench.pause("b")
     for _ in range(3):
         bench.freeze("b")
@@ -63,7 +62,7 @@ def test_freezing_a_frozen_pod_again_says_nothing(bench: Bench, caplog: pytest.L
     "code", [errno.EINVAL, errno.EACCES, errno.ENODEV, errno.EIO], ids=lambda code: errno.errorcode[code]
 )
 def test_a_pod_that_cannot_be_frozen_stays_throttled_is_told_once_and_stops_nobody(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int
+    bench: Bench, monkeypatch: Patch, caplog: Log, code: int
 ) -> None:
     bench.pause("a", "b", "c")
     with monkeypatch.context() as patched:
@@ -77,9 +76,7 @@ def test_a_pod_that_cannot_be_frozen_stays_throttled_is_told_once_and_stops_nobo
     assert (bench.frozen(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
 
 
-def test_a_pod_frozen_by_somebody_else_is_told_once_and_left_to_them(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_pod_frozen_by_somebody_else_is_told_once_and_left_to_them(bench: Bench, caplog: Log) -> None:
     bench.pause("b")
     (bench.folders["b"] / "cgroup.freeze").write_text("1\n")
     for _ in range(3):
@@ -99,9 +96,7 @@ def test_a_busy_pod_is_frozen_by_a_later_decision(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("owner", [None, Owner.MANUAL], ids=["resumed", "paused-by-hand"])
-def test_an_operator_who_was_faster_than_a_freeze_has_the_pod(
-    bench: Bench, caplog: pytest.LogCaptureFixture, owner: Owner | None
-) -> None:
+def test_an_operator_who_was_faster_than_a_freeze_has_the_pod(bench: Bench, caplog: Log, owner: Owner | None) -> None:
     bench.pause("b")
     tracked = bench.tracked("b")
     ledger.resume(tracked.cgroup)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from helpers.actuating import CONFIG, ORIGINALS, SAMPLE, THROTTLE, Bench, drift, lines, locked, refuse, take_over
+from helpers.fixtures import Log, Patch
 from helpers.trees import records_left
 
 from cgpause.core.clock import now_ns
@@ -22,9 +23,7 @@ from cgpause.ledger.plan import PauseRequest
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)
-def test_pods_are_paused_and_each_gets_its_own_original_back(
-    bench: Bench, caplog: pytest.LogCaptureFixture, mechanism: Mechanism
-) -> None:
+def test_pods_are_paused_and_each_gets_its_own_original_back(bench: Bench, caplog: Log, mechanism: Mechanism) -> None:
     bench.pause("a", "b", "c", mechanism=mechanism)
     assert bench.held() == ["a", "b", "c"]
     assert bench.cpu_max() == (["1001 100000"] * 3 if mechanism is Mechanism.THROTTLE else ORIGINALS)
@@ -35,9 +34,7 @@ def test_pods_are_paused_and_each_gets_its_own_original_back(
     assert len(lines(caplog)) == 6
 
 
-def test_a_pause_and_a_resume_are_logged_with_all_an_operator_asks_for(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_pause_and_a_resume_are_logged_with_all_an_operator_asks_for(bench: Bench, caplog: Log) -> None:
     bench.pause("b")
     bench.resume("b")
     paused, resumed = lines(caplog)
@@ -53,9 +50,7 @@ def test_a_pause_and_a_resume_are_logged_with_all_an_operator_asks_for(
     assert resumed.endswith("used_pct=95.0 reason=test")
 
 
-def test_whatever_is_done_to_a_pod_is_told_once_to_log_and_history(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_whatever_is_done_to_a_pod_is_told_once_to_log_and_history(bench: Bench, caplog: Log) -> None:
     bench.pause("a", "b")
     bench.freeze("b")
     drift(bench, 1)
@@ -84,7 +79,7 @@ def test_whatever_is_done_to_a_pod_is_told_once_to_log_and_history(
     assert all(event.uid and event.reason and event.owner == "daemon" for event in bench.kept)
 
 
-def test_all_pods_are_paused_before_any_is_told_of(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_pods_are_paused_before_any_is_told_of(bench: Bench, monkeypatch: Patch) -> None:
     """The journal may block the daemon."""
     seen: list[list[str]] = []
     monkeypatch.setattr(bench, "keep", lambda _: seen.append(bench.cpu_max()))
@@ -126,7 +121,7 @@ def test_who_adopts_or_forgets_a_pod_that_runs_has_nothing_to_tell(bench: Bench)
     [errno.EINVAL, errno.EBUSY, errno.EACCES, errno.ENOSPC, errno.EROFS, errno.ENODEV],
     ids=lambda code: errno.errorcode[code],
 )
-def test_one_bad_pod_never_stops_the_others(bench: Bench, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_one_bad_pod_never_stops_the_others(bench: Bench, monkeypatch: Patch, code: int) -> None:
     with monkeypatch.context() as patched:
         refuse(patched, bench.folders["b"], code)
         bench.pause("a", "b", "c")
@@ -141,7 +136,7 @@ def test_one_bad_pod_never_stops_the_others(bench: Bench, monkeypatch: pytest.Mo
 
 
 def test_a_pod_the_kernel_refuses_is_set_aside_for_a_while_and_told_once(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    bench: Bench, monkeypatch: Patch, caplog: Log
 ) -> None:
     with monkeypatch.context() as patched:
         refuse(patched, bench.folders["b"], errno.EACCES)
@@ -161,7 +156,7 @@ def test_a_pod_the_kernel_refuses_is_set_aside_for_a_while_and_told_once(
 
 
 def test_a_resume_that_fails_is_told_once_tried_again_and_keeps_the_record(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    bench: Bench, monkeypatch: Patch, caplog: Log
 ) -> None:
     bench.pause("a")
     with monkeypatch.context() as patched:
@@ -187,7 +182,7 @@ def test_a_busy_pod_is_left_for_the_next_tick(bench: Bench) -> None:
     assert (bench.held(), bench.cpu_max()) == ([], ORIGINALS)
 
 
-def test_a_pod_that_stays_busy_is_told_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pod_that_stays_busy_is_told_once(bench: Bench, caplog: Log) -> None:
     """Otherwise a stopped process that holds the lock would cause twenty log lines a second."""
     with locked(bench, "b"):
         for _ in range(3):
@@ -195,7 +190,7 @@ def test_a_pod_that_stays_busy_is_told_once(bench: Bench, caplog: pytest.LogCapt
     assert len(lines(caplog, "busy")) == 1
 
 
-def test_a_pod_that_is_gone_is_nobodys_trouble(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pod_that_is_gone_is_nobodys_trouble(bench: Bench, caplog: Log) -> None:
     action = Pause(bench.tracked("b").pod, 1, Mechanism.THROTTLE, "test")
     shutil.rmtree(bench.folders["b"])
     bench.apply(action)
@@ -204,7 +199,7 @@ def test_a_pod_that_is_gone_is_nobodys_trouble(bench: Bench, caplog: pytest.LogC
     assert lines(caplog) == []
 
 
-def test_a_pause_by_an_operator_who_was_faster_is_not_ours(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pause_by_an_operator_who_was_faster_is_not_ours(bench: Bench, caplog: Log) -> None:
     tracked = bench.tracked("a")
     ledger.pause(tracked.cgroup, PauseRequest(Mechanism.FREEZE, THROTTLE, Owner.MANUAL, "mine", since_ns=1))
     bench.pause("a")
@@ -213,7 +208,7 @@ def test_a_pause_by_an_operator_who_was_faster_is_not_ours(bench: Bench, caplog:
     assert (bench.actuator.counts.pauses, lines(caplog), bench.cpu_max()) == (0, [], ORIGINALS)
 
 
-def test_a_resume_by_an_operator_who_was_faster_is_not_ours(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_resume_by_an_operator_who_was_faster_is_not_ours(bench: Bench, caplog: Log) -> None:
     bench.pause("a")
     ledger.resume(bench.tracked("a").cgroup)
     bench.resume("a")
@@ -221,7 +216,7 @@ def test_a_resume_by_an_operator_who_was_faster_is_not_ours(bench: Bench, caplog
     assert (bench.held(), causes, len(lines(caplog))) == ([], {Result.OPERATOR: 1}, 1)
 
 
-def test_what_fails_is_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_is_counted(bench: Bench, monkeypatch: Patch) -> None:
     bench.pause("b")
     with monkeypatch.context() as patched:
         refuse(patched, bench.folders["a"], errno.EIO)
@@ -268,7 +263,7 @@ def thrash(folder: Path) -> Callable[[], None]:
 
 @pytest.mark.parametrize("failure", ["none", "refused", "busy"])
 def test_only_paused_pods_wake_us_with_every_write(
-    tmp_path: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch, failure: str
+    tmp_path: Path, watch: Watch, monkeypatch: Patch, failure: str
 ) -> None:
     """A pod that thrashes at its own memory.max would wake the daemon a hundred times a second."""
     bench = Bench(tmp_path, watch)

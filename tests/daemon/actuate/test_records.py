@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from helpers.actuating import BY_HAND, ORIGINALS, THROTTLE, Bench, lines, locked
+from helpers.fixtures import Log
 from helpers.trees import records_left
 
 from cgpause.core.clock import NS_PER_S, now_ns
@@ -41,7 +42,7 @@ def test_a_pause_that_replaced_another_between_two_readings_is_a_new_one(bench: 
     assert (tracked.pod.paused.since_ns, tracked.drifts.count, tracked.oom_kills) == (BY_HAND.since_ns + 1, 0, 7)
 
 
-def test_a_damaged_record_sets_the_pod_aside_and_is_told_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_record_sets_the_pod_aside_and_is_told_once(bench: Bench, caplog: Log) -> None:
     os.setxattr(bench.folders["a"], "user.cgpause", b"\xff\nforged")
     for _ in range(3):
         bench.actuator.read_record(bench.tracked("a"))
@@ -57,7 +58,7 @@ def test_a_damaged_record_sets_the_pod_aside_and_is_told_once(bench: Bench, capl
 @pytest.mark.parametrize("mechanism", Mechanism)
 @pytest.mark.parametrize("damage", ["removed", "damaged"])
 def test_a_pod_whose_record_is_lost_is_resumed_by_what_the_daemon_remembers(
-    bench: Bench, caplog: pytest.LogCaptureFixture, damage: str, mechanism: Mechanism
+    bench: Bench, caplog: Log, damage: str, mechanism: Mechanism
 ) -> None:
     """No other source could resume it: this test has no systemd that knows the original."""
     bench.pause("b", mechanism=mechanism)
@@ -81,9 +82,7 @@ def test_a_lost_record_does_not_undo_what_somebody_else_wrote_since(bench: Bench
     assert (bench.cpu_max()[1], bench.held()) == ("70000 100000", [])
 
 
-def test_a_pod_whose_lost_record_could_not_be_replaced_at_once_is_tried_again(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_pod_whose_lost_record_could_not_be_replaced_at_once_is_tried_again(bench: Bench, caplog: Log) -> None:
     """cgpause resume holds the lock for a moment after it has removed the record."""
     bench.pause("b")
     os.removexattr(bench.folders["b"], "user.cgpause")

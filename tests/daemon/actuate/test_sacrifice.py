@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers.actuating import BY_HAND, CONFIG, Bench, lines, locked, refuse, take_over
+from helpers.fixtures import Log, Patch
 
 from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.model import Owner, Resume, Sacrifice
@@ -26,9 +27,7 @@ def container_of(folder: Path) -> Path:
     return found
 
 
-def test_a_sacrifice_kills_containers_not_the_sandbox_and_resumes_the_pod(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_sacrifice_kills_containers_not_the_sandbox_and_resumes_the_pod(bench: Bench, caplog: Log) -> None:
     bench.pause("a", "b")
     began_ns = now_ns()
     bench.sacrifice("b")
@@ -70,7 +69,7 @@ def test_what_an_operator_holds_by_now_is_not_sacrificed(bench: Bench, before: b
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EACCES], ids=lambda code: errno.errorcode[code])
 def test_a_sacrifice_the_kernel_refuses_is_told_once_and_counts_for_nothing(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int
+    bench: Bench, monkeypatch: Patch, caplog: Log, code: int
 ) -> None:
     bench.pause("a", "b")
     refuse(monkeypatch, bench.folders["b"], code, ("cgroup.kill",))
@@ -82,7 +81,7 @@ def test_a_sacrifice_the_kernel_refuses_is_told_once_and_counts_for_nothing(
     assert killed(bench.folders["a"])
 
 
-def test_on_a_kernel_without_cgroup_kill_a_sacrifice_is_told(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_on_a_kernel_without_cgroup_kill_a_sacrifice_is_told(bench: Bench, caplog: Log) -> None:
     bench.pause("b")
     (container_of(bench.folders["b"]) / "cgroup.kill").unlink()
     bench.sacrifice("b")

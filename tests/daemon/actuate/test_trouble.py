@@ -6,8 +6,8 @@ import logging
 import os
 from dataclasses import replace
 
-import pytest
 from helpers.actuating import BY_HAND, CONFIG, ORIGINALS, THROTTLE, Bench, drift, lines, refuse, take_over
+from helpers.fixtures import Log, Patch
 from helpers.nodes import S
 from helpers.refusals import gone, unreadable
 
@@ -18,9 +18,6 @@ from cgpause.ledger import ledger
 from cgpause.ledger.ledger import Resumed
 from cgpause.ledger.plan import PauseRequest
 from cgpause.ledger.record import XATTR, encode_record
-
-Patch = pytest.MonkeyPatch
-Log = pytest.LogCaptureFixture
 
 
 def by_hand(bench: Bench, name: str, request: PauseRequest = BY_HAND) -> None:

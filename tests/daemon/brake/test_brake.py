@@ -22,6 +22,7 @@ from helpers.braking import (
     said,
     start_brake,
 )
+from helpers.fixtures import Log, Patch
 from helpers.headrooms import GIB, LITTLE, MIB, PAGE, limited, unlimited
 from helpers.trees import FakeTree, lock_held
 
@@ -53,7 +54,7 @@ def test_where_every_pod_is_protected_memory_high_is_left_alone(brake: Brake, fa
 
 
 def test_where_every_pod_is_protected_a_release_that_failed_is_tried_again(
-    brake: Brake, fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
+    brake: Brake, fake: FakeTree, tree: PodTree, monkeypatch: Patch
 ) -> None:
     apply(brake, 10)
     protect_all(tree, 1)
@@ -91,9 +92,7 @@ def test_without_psi_there_is_no_tripwire(brake: Brake, fake: FakeTree) -> None:
     assert in_force(fake) == AIRBAG
 
 
-def test_it_moves_between_tripwire_and_airbag_and_says_so_once(
-    brake: Brake, fake: FakeTree, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_it_moves_between_tripwire_and_airbag_and_says_so_once(brake: Brake, fake: FakeTree, caplog: Log) -> None:
     caplog.set_level(logging.INFO)
     apply(brake, 10)
     assert brake_state(fake) == (TRIPWIRE, True)
@@ -109,7 +108,7 @@ def test_it_moves_between_tripwire_and_airbag_and_says_so_once(
 
 
 def test_it_is_written_only_when_it_moves_by_more_than_a_little(
-    brake: Brake, fake: FakeTree, monkeypatch: pytest.MonkeyPatch
+    brake: Brake, fake: FakeTree, monkeypatch: Patch
 ) -> None:
     written: list[str] = []
     real = Cgroup.write
@@ -229,7 +228,7 @@ def test_nobody_sleeps_where_the_node_is_the_tighter_limit(
 
 
 def test_a_release_that_failed_is_tried_again_when_it_is_switched_off(
-    brake: Brake, fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
+    brake: Brake, fake: FakeTree, tree: PodTree, monkeypatch: Patch
 ) -> None:
     apply(brake, 10)
     tree.config = replace(tree.config, memory_high=replace(tree.config.memory_high, enabled=False))
@@ -250,7 +249,7 @@ def test_nobody_sleeps_without_a_tripwire(brake: Brake, fake: FakeTree, watch: W
 
 
 def test_dry_run_writes_nothing_and_says_what_it_would(
-    tree: PodTree, watch: Watch, fake: FakeTree, caplog: pytest.LogCaptureFixture
+    tree: PodTree, watch: Watch, fake: FakeTree, caplog: Log
 ) -> None:
     caplog.set_level(logging.INFO)
     brake = start_brake(tree, watch, dry_run=True)
@@ -351,9 +350,7 @@ def test_a_lock_delays_it_to_the_next_tick(brake: Brake, fake: FakeTree) -> None
     assert in_force(fake) == AIRBAG
 
 
-def test_trouble_is_said_once_and_tried_again_after_a_minute(
-    brake: Brake, fake: FakeTree, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_trouble_is_said_once_and_tried_again_after_a_minute(brake: Brake, fake: FakeTree, caplog: Log) -> None:
     (fake.kubepods / "memory.high").write_text("garbage\n")
 
     for at_s in (1, 2, 3):

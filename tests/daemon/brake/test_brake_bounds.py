@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers.braking import AIRBAG, TRIPWIRE, S, apply, brake_state, in_force, is_recorded, said, start_brake
+from helpers.fixtures import Log, Patch
 from helpers.headrooms import GIB, PAGE, limited
 from helpers.refusals import gone, unreadable
 from helpers.trees import FakeTree, lock_held, open_descriptors
@@ -111,7 +112,7 @@ def test_a_watch_that_was_lost_is_set_again(brake: Brake, fake: FakeTree, watch:
 
 
 def test_what_is_in_force_and_cannot_be_moved_is_tried_again_after_a_second(
-    brake: Brake, fake: FakeTree, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    brake: Brake, fake: FakeTree, caplog: Log, monkeypatch: Patch
 ) -> None:
     """A level from before may stall every pod; a minute's wait, as for a first write, would be too long."""
     apply(brake, 10)
@@ -128,9 +129,7 @@ def test_what_is_in_force_and_cannot_be_moved_is_tried_again_after_a_second(
     assert in_force(fake) == AIRBAG
 
 
-def test_trouble_that_comes_back_after_a_success_is_said_again(
-    brake: Brake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trouble_that_comes_back_after_a_success_is_said_again(brake: Brake, caplog: Log, monkeypatch: Patch) -> None:
     for at_s in (0, 100):
         apply(brake, 10, at_s=at_s)
         with monkeypatch.context() as patch:
@@ -141,9 +140,7 @@ def test_trouble_that_comes_back_after_a_success_is_said_again(
     assert said(caplog) == ["memory.high not set"] * 2
 
 
-def test_a_kubepods_that_vanishes_under_a_write_is_no_trouble(
-    brake: Brake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kubepods_that_vanishes_under_a_write_is_no_trouble(brake: Brake, caplog: Log, monkeypatch: Patch) -> None:
     monkeypatch.setattr(Cgroup, "locked", gone)
     headroom = apply(brake, 10)
     assert brake.sleep_ns(headroom) is None
@@ -152,7 +149,7 @@ def test_a_kubepods_that_vanishes_under_a_write_is_no_trouble(
 
 @pytest.mark.parametrize("where", ["locked", "get_xattr"])
 def test_a_release_that_fails_is_said_and_tried_again(
-    brake: Brake, fake: FakeTree, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, where: str
+    brake: Brake, fake: FakeTree, caplog: Log, monkeypatch: Patch, where: str
 ) -> None:
     apply(brake, 10)
     with monkeypatch.context() as patch:
@@ -165,9 +162,7 @@ def test_a_release_that_fails_is_said_and_tried_again(
     assert in_force(fake) == "max"
 
 
-def test_a_release_of_a_kubepods_that_is_gone_has_nothing_to_do(
-    brake: Brake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_release_of_a_kubepods_that_is_gone_has_nothing_to_do(brake: Brake, caplog: Log, monkeypatch: Patch) -> None:
     apply(brake, 10)
     monkeypatch.setattr(Cgroup, "locked", gone)
     assert brake.release("a test")
@@ -202,9 +197,7 @@ def test_a_truncated_file_is_no_drift_yet(brake: Brake, fake: FakeTree) -> None:
     assert (brake.drifts, in_force(fake)) == (1, TRIPWIRE)
 
 
-def test_drift_under_a_lock_is_answered_with_the_next_sample(
-    brake: Brake, fake: FakeTree, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_drift_under_a_lock_is_answered_with_the_next_sample(brake: Brake, fake: FakeTree, caplog: Log) -> None:
     apply(brake, 10)
     file(fake).write_text("max\n")
     with lock_held(fake.kubepods):
@@ -216,9 +209,7 @@ def test_drift_under_a_lock_is_answered_with_the_next_sample(
     assert in_force(fake) == TRIPWIRE
 
 
-def test_drift_that_cannot_be_looked_at_keeps_the_daemon_awake(
-    brake: Brake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drift_that_cannot_be_looked_at_keeps_the_daemon_awake(brake: Brake, caplog: Log, monkeypatch: Patch) -> None:
     apply(brake, 10)
     monkeypatch.setattr(Cgroup, "read", unreadable)
     assert brake.answer_drift(2 * S)

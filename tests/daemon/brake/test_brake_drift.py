@@ -7,6 +7,7 @@ import os
 
 import pytest
 from helpers.braking import AIRBAG, RELEASED, TRIPWIRE, S, apply, brake_state, in_force, start_brake
+from helpers.fixtures import Log
 from helpers.headrooms import GIB, limited
 from helpers.trees import FakeTree
 
@@ -41,9 +42,7 @@ def test_a_foreign_value_is_answered_and_is_what_comes_back(
     assert in_force(fake) == foreign
 
 
-def test_an_operators_tighter_value_is_respected_until_it_goes(
-    brake: Brake, fake: FakeTree, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_operators_tighter_value_is_respected_until_it_goes(brake: Brake, fake: FakeTree, caplog: Log) -> None:
     caplog.set_level(logging.INFO)
     apply(brake, 10)
     (fake.kubepods / "memory.high").write_text(f"{50 * GIB}\n")
@@ -61,7 +60,7 @@ def test_an_operators_tighter_value_is_respected_until_it_goes(
     assert in_force(fake) == TRIPWIRE
 
 
-def test_whoever_keeps_writing_gets_it(brake: Brake, fake: FakeTree, caplog: pytest.LogCaptureFixture) -> None:
+def test_whoever_keeps_writing_gets_it(brake: Brake, fake: FakeTree, caplog: Log) -> None:
     apply(brake, 10)
     answers = []
     for number in range(11):

@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from helpers.fixtures import Patch
 from helpers.nodes import S, record
 from helpers.trees import FakeTree
 
@@ -33,7 +34,7 @@ class Asked:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+def asked(monkeypatch: Patch) -> Asked:
     made = Asked()
     monkeypatch.setattr(classify, "listens", made)
     return made
@@ -145,7 +146,7 @@ def test_a_workload_is_certainly_batch_only_if_a_pod_of_it_did_not_listen(
     fake: FakeTree,
     tree: PodTree,
     asked: Asked,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: Patch,
     inside: Inside | None,
     answer: bool | None,
     known: dict[str, bool | None],
@@ -177,7 +178,7 @@ def test_the_silence_of_an_init_container_says_nothing_of_the_container_after_it
     fake: FakeTree,
     tree: PodTree,
     asked: Asked,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: Patch,
     inside: Inside,
     kills: int,
     doubted: bool,
@@ -232,7 +233,7 @@ def test_a_workload_is_known_as_soon_as_its_pod_has_a_name(fake: FakeTree, tree:
 
 
 def test_who_listens_does_not_make_every_pod_meet_all_rules(
-    fake: FakeTree, tree: PodTree, asked: Asked, monkeypatch: pytest.MonkeyPatch
+    fake: FakeTree, tree: PodTree, asked: Asked, monkeypatch: Patch
 ) -> None:
     asked.answers = {str(fake.add_pod(f"job-{number}")): False for number in range(10)}
     tree.refresh(0)
@@ -368,7 +369,7 @@ def test_a_pod_that_is_frozen_is_asked_once(
 
 
 def test_of_all_replicas_with_init_containers_none_is_batch(
-    fake: FakeTree, tree: PodTree, asked: Asked, monkeypatch: pytest.MonkeyPatch
+    fake: FakeTree, tree: PodTree, asked: Asked, monkeypatch: Patch
 ) -> None:
     """The second replica made nothing certain, and was asked after its own start, because it was paused."""
     monkeypatch.setattr(programs, "look_inside", lambda _: PROGRAM)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 
 import pytest
+from helpers.fixtures import Patch
 from helpers.trees import FakeTree
 
 from cgpause.config.settings import Config, ProtectConfig
@@ -21,7 +22,7 @@ ALLOW_ALL = Config(protect=ProtectConfig(namespaces=(), static_pods=False, guara
 @pytest.mark.parametrize(("value", "protects"), [(b"1", True), (b"", True), (b"0", False)])
 @pytest.mark.parametrize("xattr", ["user.cgpause.protect", "user.oomd_omit", "user.oomd_avoid"])
 def test_our_mark_and_those_of_systemd_oomd_protect(
-    fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch, xattr: str, value: bytes, protects: bool
+    fake: FakeTree, tree: PodTree, monkeypatch: Patch, xattr: str, value: bytes, protects: bool
 ) -> None:
     os.setxattr(fake.add_pod("web"), xattr, value)
     (tracked,) = tree.refresh(0)[0]
@@ -69,7 +70,7 @@ def test_the_pod_we_run_in_is_protected_also_where_the_first_walk_missed_it(fake
 
 @pytest.mark.parametrize("spelling", [str, str.upper], ids=["lower", "upper"])
 def test_the_pod_the_manifest_names_as_ours_is_protected(
-    fake: FakeTree, monkeypatch: pytest.MonkeyPatch, spelling: Callable[[str], str]
+    fake: FakeTree, monkeypatch: Patch, spelling: Callable[[str], str]
 ) -> None:
     for name in ("web", "other"):
         (fake.add_pod(name) / "cgroup.procs").write_text("0\n0\n")  # processes of another PID namespace
@@ -87,7 +88,7 @@ def test_the_pod_the_manifest_names_as_ours_is_protected(
 
 @pytest.mark.parametrize(("refused", "protects"), [(errno.EIO, True), (errno.EOPNOTSUPP, False), (errno.ENODEV, False)])
 def test_a_pod_whose_processes_cannot_be_listed_is_protected_until_they_can(
-    fake: FakeTree, monkeypatch: pytest.MonkeyPatch, refused: int, protects: bool
+    fake: FakeTree, monkeypatch: Patch, refused: int, protects: bool
 ) -> None:
     """A threaded cgroup (EOPNOTSUPP) is not protected: a container can make one, and must gain nothing by it."""
     fake.add_pod("web")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.fixtures import Patch
 from helpers.nodes import MIB, S
 from helpers.trees import FakeTree
 
@@ -35,7 +36,7 @@ BOTH = Inside(True, True)  # noqa: FBT003
 def test_a_pod_is_unmade_until_a_program_runs_in_it(
     fake: FakeTree,
     tree: PodTree,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: Patch,
     inside: Inside | None,
     populated: int | None,
     used_mib: int,
@@ -65,7 +66,7 @@ def test_a_pod_is_unmade_until_a_program_runs_in_it(
 
 
 def test_a_pod_is_protected_once_a_program_in_it_is_critical_for_the_node(
-    fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
+    fake: FakeTree, tree: PodTree, monkeypatch: Patch
 ) -> None:
     found = [RUNTIME]
     monkeypatch.setattr(programs, "look_inside", lambda _: found[0])
@@ -84,7 +85,7 @@ def test_a_pod_is_protected_once_a_program_in_it_is_critical_for_the_node(
 
 
 def test_a_pod_in_which_a_runtime_works_beside_a_program_is_spared_for_a_while(
-    fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
+    fake: FakeTree, tree: PodTree, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(programs, "look_inside", lambda _: BOTH)
     tree.refresh(0)
@@ -105,7 +106,7 @@ def test_a_pod_in_which_a_runtime_works_beside_a_program_is_spared_for_a_while(
     ],
 )
 def test_after_a_while_only_pods_that_still_wait_are_looked_at_and_not_in_each_sample(
-    fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch, waits: Inside, watched: bool, seconds: int
+    fake: FakeTree, tree: PodTree, monkeypatch: Patch, waits: Inside, watched: bool, seconds: int
 ) -> None:
     looks: list[Inside] = []
     found = [waits]

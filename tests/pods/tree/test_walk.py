@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.fixtures import Log, Patch
 from helpers.nodes import S
 from helpers.trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, open_descriptors, other_tree, pause_pod
 
@@ -76,7 +77,7 @@ def test_unknown_names_beside_real_pods_are_left_alone(fake: FakeTree, tree: Pod
     ],
 )
 def test_a_pod_that_cannot_be_read_is_left_alone_and_told_once(
-    fake: FakeTree, tree: PodTree, caplog: pytest.LogCaptureFixture, file: str, text: str | None
+    fake: FakeTree, tree: PodTree, caplog: Log, file: str, text: str | None
 ) -> None:
     fake.add_pod("good")
     bad = fake.add_pod("bad")
@@ -190,9 +191,7 @@ def test_the_empty_tree_taken_first_is_given_up_for_the_real_one(fake: FakeTree,
     assert labels(tree) == {"default/web"}
 
 
-def test_a_tier_that_vanishes_during_the_walk_is_empty(
-    fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tier_that_vanishes_during_the_walk_is_empty(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
     fake.add_pod("web")
     fake.add_pod("idle", tier="besteffort")
     fail_on(monkeypatch, "kubepods-besteffort.slice", CgroupGoneError("x"))
@@ -200,9 +199,7 @@ def test_a_tier_that_vanishes_during_the_walk_is_empty(
     assert labels(tree) == {"default/web"}
 
 
-def test_a_tier_that_cannot_be_read_is_not_taken_for_empty(
-    fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tier_that_cannot_be_read_is_not_taken_for_empty(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
     """A moment of EMFILE must not drop paused pods, because the daemon would not resume them at its end."""
     fake.add_pod("web")
     fake.add_pod("idle", tier="besteffort")
@@ -217,7 +214,7 @@ def test_a_tier_that_cannot_be_read_is_not_taken_for_empty(
     assert labels(tree) == {"default/web", "default/idle"}
 
 
-def fail_on(monkeypatch: pytest.MonkeyPatch, name: str, error: Exception) -> None:
+def fail_on(monkeypatch: Patch, name: str, error: Exception) -> None:
     child = Cgroup.child
 
     def fail(cgroup: Cgroup, wanted: str) -> Cgroup:
@@ -302,7 +299,7 @@ def test_an_empty_tree_beside_the_one_in_use_is_never_taken_for_it(fake: FakeTre
 
 
 def test_the_tree_in_use_stays_open_while_others_cannot_be_looked_for(
-    fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
+    fake: FakeTree, tree: PodTree, monkeypatch: Patch
 ) -> None:
     tree.refresh(0)
     with monkeypatch.context() as patched:
