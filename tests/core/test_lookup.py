@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -71,6 +72,13 @@ def test_every_form_of_reference_finds_its_pod(ref: str, pod: Pod) -> None:
     assert find_pod(ref, PODS, ROOT) is pod
 
 
+def refusal(find: Callable[..., object], *args: object) -> str:
+    """Return the message of a reference that is refused."""
+    with pytest.raises(PodLookupError) as error:
+        find(*args)
+    return str(error.value)
+
+
 @pytest.mark.parametrize("root", ["/", "/sys/fs/cgroup/", "/tmp/tree"])
 def test_an_absolute_path_is_below_the_root_in_use(root: str) -> None:
     assert find_pod(f"{root.rstrip('/')}/{WEB.cgroup.path}", PODS, root) is WEB
@@ -108,10 +116,7 @@ def test_a_pod_named_like_anothers_uid_is_not_taken_for_it() -> None:
     ],
 )
 def test_what_means_no_pod_is_refused_in_one_printable_line(ref: str) -> None:
-    with pytest.raises(PodLookupError) as error:
-        find_pod(ref, PODS, ROOT)
-
-    message = str(error.value)
+    message = refusal(find_pod, ref, PODS, ROOT)
     assert message.startswith("no pod ")
     assert "cgpause status" in message
     assert message.isprintable()
@@ -142,10 +147,8 @@ def test_a_glob_means_all_pods_that_match(glob: str, namespace: str | None, name
     ],
 )
 def test_a_pod_of_another_namespace_is_none(ref: str, namespace: str | None, said: str) -> None:
-    with pytest.raises(PodLookupError) as error:
-        find_pods(ref, PODS, ROOT, namespace)
-
-    assert said in str(error.value)
+    message = refusal(find_pods, ref, PODS, ROOT, namespace)
+    assert said in message
 
 
 @given(st.text(alphabet="ab*?[]!-/", max_size=8))
@@ -173,11 +176,9 @@ BATCH = (make_pod("33333333-0000-4000-8000-000000000001", "batch-7"), make_pod("
     ],
 )
 def test_a_typo_is_answered_with_the_nearest_names(ref: str, said: str) -> None:
-    with pytest.raises(PodLookupError) as error:
-        find_pod(ref, (*PODS, *BATCH), ROOT)
-
-    assert said in str(error.value)
-    assert "among" in said or "(all 7: cgpause status)" in str(error.value)
+    message = refusal(find_pod, ref, (*PODS, *BATCH), ROOT)
+    assert said in message
+    assert "among" in said or "(all 7: cgpause status)" in message
 
 
 @given(st.text(max_size=20), st.lists(st.sampled_from(PODS), max_size=4))
@@ -197,10 +198,8 @@ def test_whatever_is_written_means_one_of_the_pods_or_is_refused(ref: str, pods:
     ],
 )
 def test_an_ambiguous_reference_lists_all_matches(ref: str, pods: tuple[Pod, ...], matches: tuple[Pod, ...]) -> None:
-    with pytest.raises(PodLookupError) as error:
-        find_pod(ref, pods, ROOT)
-
-    first, *listed = str(error.value).splitlines()
+    message = refusal(find_pod, ref, pods, ROOT)
+    first, *listed = message.splitlines()
     assert first == f"{ref!r} matches {len(matches)} pods; name one of them:"
     assert [re.findall(r"\(uid (.*)\)", line) for line in listed] == [[pod.uid] for pod in matches]
     assert all(line.startswith("  ") for line in listed)
