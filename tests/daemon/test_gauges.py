@@ -51,9 +51,9 @@ class Bench:
         return next(tracked for tracked in self.tree.pods.values() if tracked.pod.name == name)
 
     def hold(
-        self, name: str, owner: Owner = Owner.DAEMON, ago_s: float = 0, how: Mechanism = Mechanism.THROTTLE
+        self, pod: str | TrackedPod, owner: Owner = Owner.DAEMON, ago_s: float = 0, how: Mechanism = Mechanism.THROTTLE
     ) -> None:
-        tracked = self.tracked(name)
+        tracked = self.tracked(pod) if isinstance(pod, str) else pod
         request = PauseRequest(how, CpuMax(1000, 100_000), owner, "test", now_ns() - int(ago_s * S))
         record, _ = ledger.pause(tracked.cgroup, request)
         tracked.pod = replace(tracked.pod, paused=record)
@@ -155,9 +155,7 @@ def test_two_pods_of_one_name_are_one_series(bench: Bench) -> None:
     (bench.fake.log_dir / "pods" / f"default_web_{bench.fake.uids['twin']}").mkdir()
     bench.refresh()
     for tracked in bench.tree.pods.values():
-        request = PauseRequest(Mechanism.THROTTLE, CpuMax(1000, 100_000), Owner.DAEMON, "test", now_ns())
-        record, _ = ledger.pause(tracked.cgroup, request)
-        tracked.pod = replace(tracked.pod, paused=record)
+        bench.hold(tracked)
 
     assert list(bench.shown("cgpause_pod_pause_start_time_seconds")) == [("default", "web", "daemon", "throttle")]
 
