@@ -19,7 +19,7 @@ from cgpause.core.lookup import find_pod
 from cgpause.core.model import Policy, Sample
 from cgpause.pods.sampler import Sampler
 from cgpause.policy.explain import Verdict
-from cgpause.policy.reserve import room_bytes
+from cgpause.policy.reserve import grantable_bytes
 
 
 def show(given: Globals, ref: str | None, watch: str, form: Format | None) -> None:
@@ -77,7 +77,7 @@ def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config,
         rules = config.watermark
         to.print(f"{state}; pauses at {rules.upper_pct:g} %, resumes at {rules.lower_pct:g} %")
     else:
-        to.print(f"{state}, {output.memory(max(int(room_bytes(sample)), 0))} of it to give away")
+        to.print(f"{state}, {output.memory(max(int(grantable_bytes(sample)), 0))} of it to give away")
     numbered = wide or to.width >= output.NARROW
     wide = wide or to.width >= output.WIDE
     with_places = any(verdict.place is not None for verdict in verdicts)

@@ -235,7 +235,7 @@ class Headroom:
             )
         return used
 
-    def room_below_bytes(self, pct: float) -> int:
+    def left_below_bytes(self, pct: float) -> int:
         """Return the bytes that pods can take until `used_pct` reaches `pct`; negative beyond it."""
         room = int(self.node_available_bytes - self.node_total_bytes * (100 - pct) / 100)
         if self.kubepods_max_bytes is not None:

@@ -106,12 +106,12 @@ class Brake:
         at_ns: int,
         *,
         tight: bool,
-        care_bytes: int,
+        tight_below_bytes: int,
         wakes: bool,
     ) -> None:
         """Set the level that fits the sample; a failure is logged and tried again, and the pauses do not depend on it.
 
-        `current_bytes` is kubepods' memory.current, None if there is no kubepods; `tight` and `care_bytes` are
+        `current_bytes` is kubepods' memory.current, None if there is no kubepods; `tight` and `tight_below_bytes` are
         those of the last decision. `wakes` is whether a stall of pods wakes the daemon (PSI): without that a tripwire
         would stall them until the next sample.
         """
@@ -137,7 +137,7 @@ class Brake:
                 headroom,
                 current_bytes,
                 tight=tight,
-                care_bytes=care_bytes,
+                tight_below_bytes=tight_below_bytes,
                 now=now,
                 lifted=root.stall.lifted_bytes is not None,
                 rests=not wakes or not self._trips.may_arm(at_ns),

@@ -152,7 +152,7 @@ class Loop:
         self.state, self.sample, self.headroom = decision.state, sample, sample.headroom
         self.intake.tree.ended.clear()
         self.intake.actuator.apply(decision.actions, sample, config)
-        self.schedule = self.schedule._replace(tight=decision.tight, care_bytes=decision.care_bytes)
+        self.schedule = self.schedule._replace(tight=decision.tight, tight_below_bytes=decision.tight_below_bytes)
         self._brake(sample.headroom, at_ns)
         sleep_ns = self.intake.sleep_ns(sample.headroom, sample.at_ns)
         self.schedule = self.schedule.after_decision(decision, sample, sleep_ns)
@@ -183,10 +183,10 @@ class Loop:
 
     def _brake(self, headroom: Headroom, at_ns: int) -> None:
         current_bytes, schedule = self.sampler.kubepods.current_bytes, self.schedule
-        care_bytes = schedule.care_bytes
+        tight_below_bytes = schedule.tight_below_bytes
         wakes = self.intake.psi.on_kubepods
         self.intake.brake.apply(
-            headroom, current_bytes, at_ns, tight=schedule.tight, care_bytes=care_bytes, wakes=wakes
+            headroom, current_bytes, at_ns, tight=schedule.tight, tight_below_bytes=tight_below_bytes, wakes=wakes
         )
 
     def _go_blind(self, error: CgpauseError, at_ns: int) -> None:

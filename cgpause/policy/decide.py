@@ -27,8 +27,7 @@ from cgpause.core.model import (
     Sample,
     Workload,
 )
-from cgpause.policy import hold, reserve, watermark
-from cgpause.policy import schedule as pace
+from cgpause.policy import hold, reserve, schedule, watermark
 from cgpause.policy.reserve import Grants
 from cgpause.policy.schedule import Quiet
 
@@ -42,7 +41,7 @@ _FAR_PCT = 10.0
 """Most growth, in percent of the capacity, between two readings of all pods while memory is not tight."""
 _QUIET_PCT = 0.2
 """Smallest change of the headroom, in percent of the capacity, that is worth a reading of the pods."""
-CARE_PCT = 25.0
+TIGHT_PCT = 25.0
 """Memory is tight, and the daemon stays awake, while the policy has less than this percent of the capacity to grant."""
 
 
@@ -53,7 +52,7 @@ class State:
     stretches: Mapping[CgroupId, hold.Stretch] = field(default_factory=dict)
     watermark: watermark.WatermarkState = field(default_factory=watermark.WatermarkState)
     reserve: reserve.ReserveState = field(default_factory=reserve.ReserveState)
-    fill: pace.FillRate = field(default_factory=pace.FillRate)
+    fill: schedule.FillRate = field(default_factory=schedule.FillRate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class Decision:
     tight: bool
     """Whether a pod is paused or may have to be soon. Then the daemon samples often, reads the facts of each pod again
     and again (limits, sockets, page cache), and sets memory.high of kubepods to the airbag."""
-    care_bytes: int
+    tight_below_bytes: int
     """`Headroom.available_bytes` below which memory is tight in any case, in bytes."""
     quiet: Quiet | None = None
     """Time and headroom within which the next decision would pause no pod; None if unknown."""
@@ -97,7 +96,7 @@ def rank(pods: tuple[PodUsage, ...]) -> list[PodUsage]:
 def decide(state: State, sample: Sample, config: Config) -> Decision:
     """Return the pods to pause, resume, freeze and sacrifice, the time until the next sample, and the next state."""
     seen = see(state, sample, config)
-    if seen.room > 0 and not state.stretches and not [None for _, pod in seen.pods if pod.paused is not None]:
+    if seen.left_bytes > 0 and not state.stretches and not [None for _, pod in seen.pods if pod.paused is not None]:
         # No pod is paused and headroom is left: the tick ends here, before any pod is ranked.
         return _leave_all(seen, sample, config)
     return decide_on_all(state, seen, sample, config)[0]
@@ -106,58 +105,58 @@ def decide(state: State, sample: Sample, config: Config) -> Decision:
 class Seen(NamedTuple):
     """The facts of a sample that a decision needs before it ranks the pods."""
 
-    fill: pace.FillRate
+    fill: schedule.FillRate
     reserve: reserve.ReserveState
     """The state of `reserve` with this sample; without it under another policy."""
     pods: tuple[PodUsage, ...]
     """Pods on which the policy can act."""
-    room: float
+    left_bytes: float
     """Headroom left if every moving pod takes its worst demand, in bytes; under `watermark` up to the upper mark. 0 if
     it is not needed: memory is tight, and pods were paused lately."""
     tight: bool
-    care_bytes: int
+    tight_below_bytes: int
 
 
 def see(state: State, sample: Sample, config: Config) -> Seen:
     """Take in a sample."""
-    fill = pace.learn(state.fill, sample.at_ns, sample.headroom)
-    care_bytes = _care_bytes(sample, config)
-    tight = sample.headroom.available_bytes < care_bytes
+    fill = schedule.learn(state.fill, sample.at_ns, sample.headroom)
+    tight_below_bytes = _tight_below_bytes(sample, config)
+    tight = sample.headroom.available_bytes < tight_below_bytes
     if config.policy is Policy.WATERMARK:
-        room = _room_below_mark(sample, config)
-        return Seen(fill, state.reserve, sample.pods, room, tight, care_bytes)
+        left_bytes = _grantable_below_mark(sample, config)
+        return Seen(fill, state.reserve, sample.pods, left_bytes, tight, tight_below_bytes)
     learned = reserve.observe(state.reserve, sample)
-    room = 0.0 if tight and state.stretches else reserve.left_bytes(learned, sample)  # not needed then, and slow
+    left_bytes = 0.0 if tight and state.stretches else reserve.left_bytes(learned, sample)  # not needed then, and slow
     # Growing pods may need more than there is: far from the limit too, the first pause may be due soon.
-    tight = tight or (room <= 0 and reserve.left_bytes(learned, sample, only_growing=True) <= 0)
-    return Seen(fill, learned, _concerned(state, learned, sample), room, tight, care_bytes)
+    tight = tight or (left_bytes <= 0 and reserve.left_bytes(learned, sample, only_growing=True) <= 0)
+    return Seen(fill, learned, _concerned(state, learned, sample), left_bytes, tight, tight_below_bytes)
 
 
 def _leave_all(seen: Seen, sample: Sample, config: Config) -> Decision:
     """Return the decision without actions. It admits all new pods, and forgets the cost of pauses and the first pod."""
-    next_ns = _next_ns(seen.fill, sample, seen.room, [], {}, config)
-    learned = reserve.admit_all(replace(seen.reserve, unsafe_since_ns=None, nearest=None, cost_s=0.0))
+    next_ns = _next_ns(seen.fill, sample, seen.left_bytes, [], {}, config)
+    learned = reserve.admit_all(replace(seen.reserve, unsafe_since_ns=None, first=None, cost_s=0.0))
     quiet = None
     if config.policy is Policy.RESERVE:
-        quiet = _quiet(seen.room, [], {}, sample, next_ns, config)
+        quiet = _quiet(seen.left_bytes, [], {}, sample, next_ns, config)
         if not seen.tight:
             # Far from the limit, growth says little about growth near it: read the pods once a minute, or sooner if
             # use has grown by _FAR_PCT.
             available, capacity = sample.headroom.available_bytes, sample.headroom.capacity_bytes
-            low = max(quiet.low_bytes, seen.care_bytes, available - capacity * _FAR_PCT / 100)
+            low = max(quiet.low_bytes, seen.tight_below_bytes, available - capacity * _FAR_PCT / 100)
             quiet = Quiet(low, math.inf, sample.at_ns + _FAR_LOOK_NS, next_ns)
-    return Decision(State(reserve=learned, fill=seen.fill), (), next_ns, seen.tight, seen.care_bytes, quiet)
+    return Decision(State(reserve=learned, fill=seen.fill), (), next_ns, seen.tight, seen.tight_below_bytes, quiet)
 
 
 def decide_on_all(
-    state: State, seen: Seen, sample: Sample, config: Config, *, everyone: bool = False
+    state: State, seen: Seen, sample: Sample, config: Config, *, all_pods: bool = False
 ) -> tuple[Decision, Grants | None]:
     """Rank the pods and decide on each; return the decision, and under `reserve` its grants.
 
-    With `everyone` the grants have the places of all pods, for `explain`.
+    With `all_pods` the grants have the places of all pods, for `explain`.
     """
     at_ns, pods = sample.at_ns, seen.pods
-    if everyone or config.reserve.sacrifice:  # a sacrifice may choose a pod that stands still
+    if all_pods or config.reserve.sacrifice:  # a sacrifice may choose a pod that stands still
         pods = sample.pods
     stretches = hold.follow(state.stretches, pods, at_ns, config.hold)
     parts = _sort(pods, stretches, sample, config)
@@ -170,24 +169,24 @@ def decide_on_all(
             paused=parts.paused,
             unstoppable=parts.unstoppable,
             config=config,
-            everyone=everyone,
+            all_pods=all_pods,
         )
-        chosen, grants, room = step.actions, step.grants, step.grants.left_bytes
+        chosen, grants, left_bytes = step.actions, step.grants, step.grants.left_bytes
         after = State(stretches, reserve=step.state, fill=seen.fill)
     else:
         watermark_state, chosen = _by_watermark(state.watermark, sample, parts, config)
-        room = seen.room
+        left_bytes = seen.left_bytes
         after = State(stretches, watermark_state, reserve.with_peaks(state.reserve.growths.peaks), seen.fill)
     late = _freezes(parts.paused, {action.pod.cgroup for action in chosen}, at_ns, config)
     actions = (*parts.ended, *late, *chosen)
     _mark_resumed(stretches, actions, parts.turn)
-    next_ns = _next_ns(seen.fill, sample, room, parts.paused, stretches, config)
+    next_ns = _next_ns(seen.fill, sample, left_bytes, parts.paused, stretches, config)
     # If one pod runs alone, there is no other to pause; if several run, each sample may pause one of them.
     runs_alone = len(parts.candidates) + len(parts.unstoppable) <= 1
-    is_settled = grants is not None and not actions and (runs_alone or (room > 0 and not grants.unsafe))
-    quiet = _quiet(room, parts.paused, stretches, sample, next_ns, config) if is_settled else None
+    is_settled = grants is not None and not actions and (runs_alone or (left_bytes > 0 and not grants.unsafe))
+    quiet = _quiet(left_bytes, parts.paused, stretches, sample, next_ns, config) if is_settled else None
     tight = seen.tight or bool(parts.paused) or bool(chosen)
-    return Decision(after, actions, next_ns, tight, seen.care_bytes, quiet), grants
+    return Decision(after, actions, next_ns, tight, seen.tight_below_bytes, quiet), grants
 
 
 def _by_watermark(
@@ -299,20 +298,20 @@ def _sort(
         else:
             parts.unstoppable.append((usage, running_s))
     if due:
-        _take_turns(parts, due, stretches, _room_bytes(sample, config), config)
+        _take_turns(parts, due, stretches, _grantable_bytes(sample, config), config)
     return parts
 
 
 def _take_turns(
-    parts: _Sorted, due: list[PodUsage], stretches: Mapping[CgroupId, hold.Stretch], room: float, config: Config
+    parts: _Sorted, due: list[PodUsage], stretches: Mapping[CgroupId, hold.Stretch], grantable: float, config: Config
 ) -> None:
     """Resume pods that were paused for the longest time allowed (`due`), the longest first.
 
     Batch pods run in turns, one at a time: together they would fill the node. A starting pod may be a service, and a
     service that starts too late is killed by its probe, so starting pods do not wait for a turn while the claims of all
-    that run for this reason fit into `room` bytes.
+    that run for this reason fit into `grantable` bytes.
     """
-    left, turn_taken = room, False
+    left, turn_taken = grantable, False
     for usage, _ in parts.unstoppable:
         stretch = stretches.get(usage.pod.cgroup)
         if stretch is not None and (stretch.turn or stretch.starting):
@@ -341,25 +340,25 @@ def _claim_bytes(usage: PodUsage) -> int:
     return used if limit is None else max(limit - used, 0)
 
 
-def _room_bytes(sample: Sample, config: Config) -> float:
+def _grantable_bytes(sample: Sample, config: Config) -> float:
     """Return the bytes that the policy may grant."""
-    return reserve.room_bytes(sample) if config.policy is Policy.RESERVE else _room_below_mark(sample, config)
+    return reserve.grantable_bytes(sample) if config.policy is Policy.RESERVE else _grantable_below_mark(sample, config)
 
 
-def _care_bytes(sample: Sample, config: Config) -> int:
-    """Return the headroom below which memory is tight, in bytes: what the policy never grants, and CARE_PCT."""
+def _tight_below_bytes(sample: Sample, config: Config) -> int:
+    """Return the headroom below which memory is tight, in bytes: what the policy never grants, and TIGHT_PCT."""
     headroom = sample.headroom
-    return int(headroom.available_bytes - _room_bytes(sample, config) + headroom.capacity_bytes * CARE_PCT / 100)
+    return int(headroom.available_bytes - _grantable_bytes(sample, config) + headroom.capacity_bytes * TIGHT_PCT / 100)
 
 
-def _room_below_mark(sample: Sample, config: Config) -> float:
-    return sample.headroom.room_below_bytes(config.watermark.upper_pct)
+def _grantable_below_mark(sample: Sample, config: Config) -> float:
+    return sample.headroom.left_below_bytes(config.watermark.upper_pct)
 
 
 def _next_ns(
-    fill: pace.FillRate,
+    fill: schedule.FillRate,
     sample: Sample,
-    room: float,
+    left_bytes: float,
     paused: list[PodUsage],
     stretches: Mapping[CgroupId, hold.Stretch],
     config: Config,
@@ -367,12 +366,12 @@ def _next_ns(
     """Return the ns until the next sample; while pods are paused, at the latest when one is to be resumed or frozen."""
     # If every pod is protected, no sample can lead to an action: sample as rarely as possible.
     if not paused and all(pod.protected is not None for _, pod in sample.pods):
-        return pace.SLOW_NS
+        return schedule.SLOW_NS
     if not paused:
-        return pace.interval_ns(fill, sample, room)
+        return schedule.interval_ns(fill, sample, left_bytes)
     due_ns = min([_due_ns(pod, stretches[pod.cgroup], sample.at_ns, config) for _, pod in paused])
-    wait_ns = max(due_ns - sample.at_ns, pace.fast_ns(sample))
-    return min(pace.interval_ns(fill, sample, room), _PAUSED_LOOK_NS, wait_ns)
+    wait_ns = max(due_ns - sample.at_ns, schedule.fast_ns(sample))
+    return min(schedule.interval_ns(fill, sample, left_bytes), _PAUSED_LOOK_NS, wait_ns)
 
 
 def _paused_since(usage: PodUsage) -> int:

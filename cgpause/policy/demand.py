@@ -267,7 +267,7 @@ def leak_limit_bytes(capacity_bytes: int) -> float:
 
 def grown_bytes(growth: Growth) -> int:
     """Return the bytes by which a pod has grown since it was paused; 0 if it is not paused."""
-    return 0 if growth.held_bytes is None else growth.used - growth.held_bytes
+    return 0 if growth.paused_used is None else growth.used - growth.paused_used
 
 
 def outgrows(pod: Pod, growth: Growth, capacity_bytes: int) -> bool:

@@ -71,7 +71,7 @@ class Growth(NamedTuple):
     """Running time without pauses."""
     at_ns: int
     """Time of the sample up to which `ran_ns` is counted."""
-    held_bytes: int | None
+    paused_used: int | None
     """`used` in the first sample with the pod paused; None while it runs."""
     read_used: int
     """`used` at the last reading of its page cache."""
@@ -286,7 +286,7 @@ def begin(usage: PodUsage, at_ns: int, *, is_first: bool) -> Growth:
         started_ns=0 if was_here else at_ns,
         ran_ns=0,
         at_ns=at_ns,
-        held_bytes=None if pod.paused is None else used,
+        paused_used=None if pod.paused is None else used,
         read_used=used,
         read_rate=0.0,
         admitted=is_first,
@@ -316,7 +316,7 @@ def _stands_still(old: Growth, usage: PodUsage, interval: _Interval) -> bool:
         and pod.paused is None
         and not old.excused
         and not old.is_young()
-        and old.held_bytes is None
+        and old.paused_used is None
         and used <= top
         and used + interval.noise > top
         and not (interval.is_read and reclaimable != old.reclaimable)

@@ -37,7 +37,7 @@ def choose(
     current_bytes: int,
     *,
     tight: bool,
-    care_bytes: int,
+    tight_below_bytes: int,
     now: HighLevel | None,
     lifted: bool = False,
     rests: bool = False,
@@ -52,7 +52,7 @@ def choose(
     used = headroom.kubepods_used_bytes
     # The use at which the headroom is 0: the limit, or less if the node (or use beside kubepods) is tighter.
     full = used + headroom.available_bytes
-    wire = full - care_bytes
+    wire = full - tight_below_bytes
     # memory.high counts page cache, `used` does not. If page cache reached the tripwire, the kernel would evict the
     # cache, and the tripwire would fire all the time. There is none then, and the daemon samples as without one.
     tripwire = (

@@ -97,7 +97,7 @@ class ReserveState:
     """Time since which no worst demand fits; None while one fits."""
     killed: Mapping[CgroupId, int] = field(default_factory=dict)
     """Sacrificed pods that are still about as large, each with the bytes that its end could have freed then."""
-    nearest: CgroupId | None = None
+    first: CgroupId | None = None
     """The pod that was served first; it goes on alone while no worst demand fits."""
 
 
@@ -105,7 +105,7 @@ class ReserveState:
 class Grants:
     """The outcome of serving all demands."""
 
-    room_bytes: float
+    grantable_bytes: float
     """Headroom less margin and eviction threshold."""
     places: tuple[Place, ...]
     left_bytes: float
@@ -153,7 +153,7 @@ def left_bytes(state: ReserveState, sample: Sample, *, only_growing: bool = Fals
     """
     reaction = reaction_s(state.late_s, sample)
     growths = state.growths
-    left = room_bytes(sample)
+    left = grantable_bytes(sample)
     beyond, least = 0.0, sample.headroom.capacity_bytes * LITTLE_PCT / 100 / ACTIVE_S
     for usage in growths.moving:
         pod, growth = usage.pod, growths.pods[usage.pod.cgroup]
@@ -184,30 +184,30 @@ def step(
     paused: Sequence[PodUsage],
     unstoppable: Sequence[tuple[PodUsage, float]],
     config: Config,
-    everyone: bool = False,
+    all_pods: bool = False,
 ) -> ReserveStep:
     """Return the decision on a sample that `observe` has taken in.
 
     `candidates` run and may be paused now. `paused` may stay paused. `unstoppable` run regardless of the decision, each
-    with the seconds until it could be paused (infinite: never). With `everyone` the outcome has the places of all pods,
+    with the seconds until it could be paused (infinite: never). With `all_pods` the outcome has the places of all pods,
     for `explain`; else only of pods that are or must be paused.
     """
     capacity, growths, terms = sample.headroom.capacity_bytes, state.growths, _terms(state, sample)
-    all_places, room = everyone or config.reserve.sacrifice, room_bytes(sample)
+    all_places, grantable = all_pods or config.reserve.sacrifice, grantable_bytes(sample)
     # 1. Pods that run in any case, and paused ones that still take memory.
-    left, fixed = _reserve_unstoppable(unstoppable, room, growths, terms)
+    left, fixed = _reserve_unstoppable(unstoppable, grantable, growths, terms)
     left = _reserve_leaks(paused, left, growths, capacity, config)
     # 2. All other pods, in serving order.
     demands = _demands((*candidates, *paused), growths, terms)
     spare = SPARE * (1 - terms.idle_share)
-    served = serve(demands, left, capacity * MARGIN_PCT / 100, state.nearest, all_places, spare)
+    served = serve(demands, left, capacity * MARGIN_PCT / 100, state.first, all_places, spare)
     # 3. The cost of the pauses, and the pods that it excuses.
     waiting = _waiting(demands, served)
     cost = _charge(state, sample, demands, waiting, unsafe=served.unsafe)
-    excused = _excuse(demands, waiting, growths, cost.cost_s, left, served.nearest, is_futile=cost.is_futile)
-    places = _with_excused([*(fixed if all_places else ()), *served.places], excused, room)
+    excused = _excuse(demands, waiting, growths, cost.cost_s, left, served.first, is_futile=cost.is_futile)
+    places = _with_excused([*(fixed if all_places else ()), *served.places], excused, grantable)
     # 4. The actions, and the next state.
-    grants = Grants(room, tuple(places), served.left_bytes, served.unsafe)
+    grants = Grants(grantable, tuple(places), served.left_bytes, served.unsafe)
     marked = _marked(growths, served.admitted, [one.usage.pod.cgroup for one in excused])
     actions = _actions(grants, growths, capacity, config, is_futile=cost.is_futile)
     after = replace(
@@ -216,7 +216,7 @@ def step(
         cost_s=0.0 if excused else cost.cost_s,
         ooms_before=cost.ooms_before,
         unsafe_since_ns=_unsafe_since_ns(state, sample) if grants.unsafe else None,
-        nearest=served.nearest,
+        first=served.first,
     )
     victim = _sacrifice(after, sample, grants) if config.reserve.sacrifice else None
     if victim is not None:
@@ -288,11 +288,13 @@ def _charge(
     return _Cost(kept_s + runnable * state.elapsed_s, ooms_before, is_futile)
 
 
-def _with_excused(places: list[Place], excused: Sequence[Demand], room: float) -> list[Place]:
+def _with_excused(places: list[Place], excused: Sequence[Demand], grantable: float) -> list[Place]:
     """Return the places with those of newly excused pods at the end, in place of their old ones."""
     if not excused:
         return places
-    new = {one.usage.pod.cgroup: place_of(one, one.granted, room, runs=True)._replace(excused=True) for one in excused}
+    new = {
+        one.usage.pod.cgroup: place_of(one, one.granted, grantable, runs=True)._replace(excused=True) for one in excused
+    }
     return [*(place for place in places if place.usage.pod.cgroup not in new), *new.values()]
 
 
@@ -321,7 +323,7 @@ def runnable_pods(idle_cpus: float, cpus: float, running: int, paused: int) -> f
 def _may_grow(grants: Grants) -> bool:
     """Return True if headroom is left, or if a stoppable pod other than the first runs and may take memory."""
     others = (place for place in grants.places if place.stoppable and not place.first)
-    return grants.room_bytes > 0 or any(place.runs and place.need >= 4096 for place in others)
+    return grants.grantable_bytes > 0 or any(place.runs and place.need >= 4096 for place in others)
 
 
 def _actions(grants: Grants, growths: Growths, capacity_bytes: int, config: Config, *, is_futile: bool) -> list[Action]:
@@ -361,15 +363,15 @@ def _excuse(
     waiting: Sequence[Demand],
     growths: Growths,
     cost_s: float,
-    room: float,
-    nearest: CgroupId | None,
+    grantable: float,
+    first: CgroupId | None,
     *,
     is_futile: bool,
 ) -> Sequence[Demand]:
     """Return the pods to run from now on until they give back, mostly one or none (the ski-rental rule).
 
     The pod has the highest priority of those that wait. Once pauses have cost a restart, its expected demand has to fit
-    into `room` beside the worst demand of the first pod (`nearest`) and the expected demands of the excused ones. Once
+    into `grantable` bytes beside the worst demand of the pod `first` and the expected demands of the excused ones. Once
     they have cost PATIENCE restarts, it need not fit; if the pauses also were futile, all waiting pods of its priority
     run.
     """
@@ -384,11 +386,11 @@ def _excuse(
         priority = one.usage.pod.priority
         return [other for other in waiting if other.usage.pod.priority == priority] if is_futile else (one,)
     for other in demands:
-        if other.usage.pod.cgroup == nearest:
-            room -= other.worst
+        if other.usage.pod.cgroup == first:
+            grantable -= other.worst
         elif other.excused and other.active and not other.is_paused:
-            room -= other.granted
-    return (one,) if one.granted <= room else ()
+            grantable -= other.granted
+    return (one,) if one.granted <= grantable else ()
 
 
 def _marked(growths: Growths, admitted: Iterable[CgroupId], excused: Iterable[CgroupId]) -> Growths:
@@ -416,7 +418,7 @@ def reaction_s(late_s: float, sample: Sample) -> float:
     return REACTION_SAMPLES * fast_ns(sample) / NS_PER_S + late_s
 
 
-def room_bytes(sample: Sample) -> float:
+def grantable_bytes(sample: Sample) -> float:
     """Return the bytes that the policy may grant: headroom less margin and kubelet's eviction threshold."""
     headroom = sample.headroom
     return headroom.available_bytes - headroom.eviction_bytes - headroom.capacity_bytes * MARGIN_PCT / 100

@@ -60,10 +60,10 @@ def fast_ns(sample: Sample) -> int:
     return max(FAST_NS, int(sample.cost_ns / OWN_SHARE))
 
 
-def interval_ns(rate: FillRate, sample: Sample, room_bytes: float) -> int:
-    """Return the ns until the next sample is due, if pods may take `room_bytes` more before one has to be paused."""
+def interval_ns(rate: FillRate, sample: Sample, left_bytes: float) -> int:
+    """Return the ns until the next sample is due, if pods may take `left_bytes` more before one has to be paused."""
     fastest = max(rate.bytes_per_s, sample.headroom.capacity_bytes / PRIOR_FILL_S, PRIOR_BYTES_PER_S)
-    seconds = room_bytes / fastest / 2
+    seconds = left_bytes / fastest / 2
     return int(min(max(seconds * NS_PER_S, fast_ns(sample)), SLOW_NS))
 
 
@@ -92,7 +92,7 @@ class Schedule(NamedTuple):
     sample_at_ns: int = 0
     tight: bool = False
     """Whether memory was tight at the last decision."""
-    care_bytes: int = 0
+    tight_below_bytes: int = 0
     """`Headroom.available_bytes` below which memory is tight."""
     quiet: Quiet | None = None
     """Bounds within which the last decision stays valid; None if a new one is needed."""
@@ -126,7 +126,7 @@ class Schedule(NamedTuple):
         If the result is `asleep`, the caller has to set `sample_at_ns`: it asks how long the kernel can be relied on.
         """
         is_far = self.quiet is None or available_bytes > self.quiet.low_bytes
-        if self.asleep and available_bytes >= self.care_bytes and is_far:
+        if self.asleep and available_bytes >= self.tight_below_bytes and is_far:
             return self
         if self.quiet is not None and self.quiet.holds(available_bytes, at_ns):
             # Not beyond the end of `quiet`: the next decision also looks for signals to paused pods, once a second.
@@ -148,7 +148,7 @@ class Schedule(NamedTuple):
         return Schedule(
             sample_at_ns=at_ns + next_ns,
             tight=decision.tight,
-            care_bytes=decision.care_bytes,
+            tight_below_bytes=decision.tight_below_bytes,
             quiet=decision.quiet,
             asleep=sleep_ns is not None and not lingers,
             linger_until_ns=self.linger_until_ns,

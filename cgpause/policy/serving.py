@@ -87,15 +87,15 @@ class Served(NamedTuple):
     unsafe: bool
     admitted: set[CgroupId]
     """Newcomers that may take their first memory."""
-    nearest: CgroupId | None
+    first: CgroupId | None
 
 
 def serve(
     demands: Sequence[Demand],
     left: float,
     margin: float,
-    nearest: CgroupId | None,
-    everyone: bool,  # noqa: FBT001 - passed on
+    was_first: CgroupId | None,
+    all_pods: bool,  # noqa: FBT001 - passed on
     spare: float,
 ) -> Served:
     """Decide which of `demands` run with `left` bytes of headroom; `demands` are in serving order.
@@ -105,19 +105,19 @@ def serve(
     beside PROMISED of the grants of those pods (of the first pod: its worst demand). A growing paused pod also leaves
     `spare` times their growth free (SPARE).
 
-    `nearest` is the first pod of the last decision. While no worst demand fits it stays first. It counts as unsafe only
-    if its worst demand exceeds `left` by more than `margin` bytes.
+    `was_first` is the first pod of the last decision. While no worst demand fits it stays first. It counts as unsafe
+    only if its worst demand exceeds `left` by more than `margin` bytes.
 
-    The result has the places of the paused pods and of those that must not run; with `everyone` those of all pods.
+    The result has the places of the paused pods and of those that must not run; with `all_pods` those of all pods.
     """
-    first, unsafe = _first(demands, left, margin, nearest)
+    first, unsafe = _first(demands, left, margin, was_first)
     slack, blocked = way(demands, left, first)
     overdue, running = _overdue(demands, first, blocked), Growing()
     places: list[Place] = []
     admitted: set[CgroupId] = set()
     for one in demands:
         total = running.bytes_with(one)
-        if total <= slack and not (everyone or one.is_paused or one.newcomer or one is first or one.excused):
+        if total <= slack and not (all_pods or one.is_paused or one.newcomer or one is first or one.excused):
             running.add(one, total)  # most pods
             continue
         runs, need, fits_in, counted = True, one.worst, left, one
@@ -132,7 +132,7 @@ def serve(
             if runs:
                 running.add(counted, running.bytes_with(counted))
                 overdue = None if one is overdue else overdue
-        if everyone or one.is_paused or not runs:
+        if all_pods or one.is_paused or not runs:
             places.append(place_of(counted, need, fits_in, runs=runs, first=one is first))
         if runs and one.newcomer:
             admitted.add(one.usage.pod.cgroup)
@@ -253,7 +253,7 @@ def _paused_since(one: Demand) -> int:
 
 
 def _first(
-    demands: Sequence[Demand], left: float, margin: float, nearest: CgroupId | None
+    demands: Sequence[Demand], left: float, margin: float, was_first: CgroupId | None
 ) -> tuple[Demand | None, bool]:
     """Return the pod that gets its worst demand reserved, and whether that demand exceeds the headroom (unsafe)."""
     wanting = [one for one in demands if one.active] or [one for one in demands if one.need > one.large_drop]
@@ -268,6 +268,6 @@ def _first(
         return min(fitting, key=lambda one: (one.newcomer, one.worst)), False
     # The pod that was first before stays first; the margin is there for it.
     for one in wanting:
-        if one.usage.pod.cgroup == nearest:
+        if one.usage.pod.cgroup == was_first:
             return one, one.worst > left + margin
     return min(wanting, key=lambda one: (one.newcomer, one.granted)), True

@@ -130,7 +130,7 @@ def test_a_daemon_that_sleeps_while_memory_is_tight_plans_its_next_sample() -> N
     loop = Loop(part, 0, intake, sampler, part, part, State(), release=quiet)
     loop.sample = sample(1000 * S, 60, [PodUsage(1, pod("a"))])
     at_rest = Quiet(50, 70, until_ns=1002 * S, next_sample_ns=S // 4)
-    loop.schedule = Schedule(quiet=at_rest, tight=True, asleep=True, care_bytes=55)
+    loop.schedule = Schedule(quiet=at_rest, tight=True, asleep=True, tight_below_bytes=55)
 
     assert loop._try_rest(1001 * S)
     assert loop.schedule.sample_at_ns == 1031 * S

@@ -38,7 +38,9 @@ def is_recorded(folder: Path) -> bool:
 
 def apply(brake: Brake, used_gib: float, *, tight: bool = False, at_s: float = 1, wakes: bool = True) -> Headroom:
     headroom = limited(used_gib)
-    brake.apply(headroom, headroom.kubepods_used_bytes, int(at_s * S), tight=tight, care_bytes=25 * GIB, wakes=wakes)
+    brake.apply(
+        headroom, headroom.kubepods_used_bytes, int(at_s * S), tight=tight, tight_below_bytes=25 * GIB, wakes=wakes
+    )
     return headroom
 
 

@@ -55,14 +55,14 @@ class Node:
             **facts,  # type: ignore[arg-type]
         )
         self.pods.append(PodUsage(int(used * MIB) + made.reclaimable_bytes, made))
-        held_bytes = None if paused_s is None else int(used * MIB)
+        paused_used = None if paused_s is None else int(used * MIB)
         self.growths[made.cgroup] = growth(
             used,
             **{
                 "rate": rate * MIB,
                 "grew": rate > 0 and paused_s is None,
                 "reclaimable": made.reclaimable_bytes,
-                "held_bytes": held_bytes,
+                "paused_used": paused_used,
                 **(known or {}),
             },
         )

@@ -81,7 +81,7 @@ def test_without_the_lock_it_is_stopped(tree: FakeTree) -> None:
 )
 def test_the_units_cgroup_says_what_the_lock_does_not(
     populated: int,
-    has_lock_file: bool,  # noqa: FBT001 - a table
+    has_lock_file: bool,
     state: DaemonState,
     tree: FakeTree,
 ) -> None:

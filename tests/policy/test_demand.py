@@ -350,7 +350,7 @@ def test_a_throttled_pod_may_grow_a_little(gib: float, kib: float) -> None:
 
 @pytest.mark.parametrize(
     ("known", "grown"),
-    [(growth(100), 0), (growth(100, held_bytes=90 * MIB), 10), (growth(90, held_bytes=100 * MIB), -10)],
+    [(growth(100), 0), (growth(100, paused_used=90 * MIB), 10), (growth(90, paused_used=100 * MIB), -10)],
 )
 def test_growth_since_the_pause(known: Growth, grown: float) -> None:
     assert grown_bytes(known) == grown * MIB
@@ -366,7 +366,7 @@ def test_growth_since_the_pause(known: Growth, grown: float) -> None:
     ],
 )
 def test_a_throttled_pod_outgrows_its_throttle(made: Pod, grown: int, expected: bool) -> None:
-    assert outgrows(made, growth(100, held_bytes=100 * MIB - grown), CAPACITY) is expected
+    assert outgrows(made, growth(100, paused_used=100 * MIB - grown), CAPACITY) is expected
 
 
 @pytest.mark.parametrize(
@@ -376,8 +376,8 @@ def test_a_throttled_pod_outgrows_its_throttle(made: Pod, grown: int, expected: 
         pytest.param(THROTTLED, growth(100, rate=102400.0), 0.2, 200, id="a-larger-quota"),
         pytest.param(THROTTLED, growth(100, rate=10240.0), 4, 100, id="several-cpus"),
         pytest.param(THROTTLED, growth(100, rate=100.0 * MIB), 0.01, 512, id="until-it-is-frozen"),
-        pytest.param(THROTTLED, growth(100, rate=MIB, held_bytes=100 * MIB - (500 << 10)), 0.01, 12, id="nearly"),
-        pytest.param(THROTTLED, growth(100, rate=MIB, held_bytes=90 * MIB), 0.01, 0, id="about-to-be-frozen"),
+        pytest.param(THROTTLED, growth(100, rate=MIB, paused_used=100 * MIB - (500 << 10)), 0.01, 12, id="nearly"),
+        pytest.param(THROTTLED, growth(100, rate=MIB, paused_used=90 * MIB), 0.01, 0, id="about-to-be-frozen"),
         pytest.param(FROZEN, growth(100, rate=MIB), 0.01, 0, id="frozen"),
         pytest.param(pod("a"), growth(100, rate=MIB), 0.01, 0, id="not-paused"),
     ],
@@ -388,7 +388,7 @@ def test_what_a_throttled_pod_leaks(made: Pod, known: Growth, share: float, kib:
 
 
 def test_a_pod_that_is_never_frozen_leaks_on() -> None:
-    known = growth(100, rate=100.0 * MIB, held_bytes=90 * MIB)
+    known = growth(100, rate=100.0 * MIB, paused_used=90 * MIB)
     found = leak_bytes(PodUsage(known.used, THROTTLED), known, CAPACITY, 0.01, freezes=False)
     assert found == pytest.approx(10 * MIB)
 

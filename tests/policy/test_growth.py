@@ -181,7 +181,7 @@ def test_growth_that_was_page_cache_is_taken_back_from_the_averages_too() -> Non
 
 def test_a_reading_in_a_pause_changes_no_average() -> None:
     known = growth(
-        10, held_bytes=10 * MIB, flow=5.0 * MIB, squares=25.0 * MIB**2, read_flow=5.0 * MIB, read_squares=25.0 * MIB**2
+        10, paused_used=10 * MIB, flow=5.0 * MIB, squares=25.0 * MIB**2, read_flow=5.0 * MIB, read_squares=25.0 * MIB**2
     )
     seen = replace(HELD, reclaimable_bytes=MIB // 2)
     growths = Growths({POD.cgroup: known}, at_ns=START_NS, read_at_ns=START_NS)
@@ -239,7 +239,7 @@ def test_a_new_low_begins_the_surge_anew() -> None:
         pytest.param(growth(10), HELD, True, id="paused"),
         pytest.param(growth(10, admitted=False), POD, True, id="newcomer"),
         pytest.param(growth(10, excused=True), POD, True, id="excused"),
-        pytest.param(growth(10, held_bytes=10 * MIB), POD, False, id="just-resumed"),
+        pytest.param(growth(10, paused_used=10 * MIB), POD, False, id="just-resumed"),
     ],
 )
 @pytest.mark.parametrize("ms", [5, 1000], ids=["too-short", "long-enough"])
@@ -260,7 +260,7 @@ def test_flags_stay_as_they_are() -> None:
 def test_a_paused_pod_keeps_its_rate_and_what_it_grows_counts_from_the_pause() -> None:
     found = history((0, 10, POD), (500, 15, POD), (600, 15, HELD), (60_000, 18, HELD))
     assert found.rate == 10 * MIB
-    assert found.held_bytes == 15 * MIB
+    assert found.paused_used == 15 * MIB
     assert found.used == 18 * MIB
     assert not found.grew
 
@@ -275,7 +275,7 @@ def test_after_a_pause_growth_starts_anew() -> None:
     """The sample before is of a paused pod, so it gives no rate."""
     looks = [(0, 10, POD), (500, 10, HELD), (1000, 30, POD)]
     resumed = history(*looks)
-    assert resumed.held_bytes is None
+    assert resumed.paused_used is None
     assert resumed.rate == 0
     assert resumed.top == 30 * MIB
     assert history(*looks, (1100, 31, POD)).rate == pytest.approx(10 * MIB)
@@ -300,7 +300,7 @@ def test_a_pod_that_was_paused_before_the_daemon_has_its_memory_and_waits_to_go_
     found = history((0, 10, HELD))
     assert found.admitted
     assert found.started_ns == START_NS
-    assert found.held_bytes == 10 * MIB
+    assert found.paused_used == 10 * MIB
 
 
 # Drops and restarts

@@ -24,7 +24,7 @@ from cgpause.core.model import (
 )
 from cgpause.policy.decide import State, decide
 from cgpause.policy.peaks import Peaks
-from cgpause.policy.reserve import admit_all, left_bytes, observe, room_bytes
+from cgpause.policy.reserve import admit_all, grantable_bytes, left_bytes, observe
 
 # Headroom if every pod takes its claim
 
@@ -55,8 +55,8 @@ def test_what_a_pod_can_take_decides_whether_pods_are_looked_at_one_by_one(free:
     """With exactly 0 bytes left, the policy examines the pods one by one, and all run."""
     node = Node(free=free).add("a", 300, claim=40, rate=900).add("b", 200, claim=100, rate=1000)
     assert node.does() == ({"b": "pause"} if paused else {})
-    assert (node.decide().state.reserve.nearest is not None) is True
-    assert Node(free=free + 2).add("a", 300, claim=40, rate=900).decide().state.reserve.nearest is None
+    assert (node.decide().state.reserve.first is not None) is True
+    assert Node(free=free + 2).add("a", 300, claim=40, rate=900).decide().state.reserve.first is None
 
 
 # Rule 1, safe: the first pod's worst demand is reserved
@@ -100,15 +100,15 @@ def test_a_need_that_fits_exactly_runs(free: float, paused: bool) -> None:
 def test_where_no_worst_demand_fits_the_smallest_expected_one_goes_on_alone() -> None:
     node = Node(free=20).add("a", 300, claim=200, rate=300).add("b", 200, claim=50, rate=300)
     assert node.does() == {"a": "pause"}
-    assert node.decide().state.reserve.nearest == node.pods[1].pod.cgroup
+    assert node.decide().state.reserve.first == node.pods[1].pod.cgroup
     assert node.decide().quiet is None
 
 
 def test_the_pod_that_goes_on_alone_stays_the_same_one() -> None:
     node = Node(free=20).add("a", 300, claim=200, rate=300).add("b", 200, claim=50, rate=300)
-    node.memory = replace(node.memory, nearest=node.pods[0].pod.cgroup)
+    node.memory = replace(node.memory, first=node.pods[0].pod.cgroup)
     assert node.does() == {"b": "pause"}
-    assert node.decide().state.reserve.nearest == node.pods[0].pod.cgroup
+    assert node.decide().state.reserve.first == node.pods[0].pod.cgroup
 
 
 def test_the_pod_that_goes_on_alone_is_resumed_at_once() -> None:
@@ -153,7 +153,7 @@ def test_idle_pods_are_never_paused_and_none_of_them_goes_first(cpus: int) -> No
         sample = Sample(NOW + number * 5 * S, headroom, tuple(wobbled), cpus=cpus, idle_cpus=float(number % 2))
         decision = decide(state, sample, CONFIG)
         assert decision.actions == ()
-        assert decision.state.reserve.nearest is None
+        assert decision.state.reserve.first is None
         assert decision.state.reserve.growths.moving == (tuple(wobbled) if number == 0 else ())
         state = decision.state
 
@@ -243,8 +243,8 @@ def test_what_a_throttled_pod_leaks_is_reserved() -> None:
 
 def test_kubelets_eviction_threshold_and_a_margin_are_never_given_away() -> None:
     sample = Node(free=100).sample()
-    assert room_bytes(sample) == 90 * MIB
-    assert room_bytes(replace(sample, headroom=replace(sample.headroom, eviction_bytes=30 * MIB))) == 60 * MIB
+    assert grantable_bytes(sample) == 90 * MIB
+    assert grantable_bytes(replace(sample, headroom=replace(sample.headroom, eviction_bytes=30 * MIB))) == 60 * MIB
 
 
 # Rule 2, slack: pods that would begin

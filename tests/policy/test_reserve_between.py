@@ -28,9 +28,9 @@ def test_idle_cpus_are_averaged_over_about_a_second() -> None:
 
 def test_a_look_keeps_what_was_decided() -> None:
     cgroup = pod("a").cgroup
-    state = ReserveState(cost_s=7, unsafe_since_ns=8, nearest=cgroup)
+    state = ReserveState(cost_s=7, unsafe_since_ns=8, first=cgroup)
     looked = observe(state, Node(900).sample())
-    assert (looked.cost_s, looked.unsafe_since_ns, looked.nearest) == (7, 8, cgroup)
+    assert (looked.cost_s, looked.unsafe_since_ns, looked.first) == (7, 8, cgroup)
 
 
 def test_lateness_is_remembered_and_halved_in_10_s() -> None:
@@ -62,9 +62,9 @@ def test_lateness_is_part_of_the_need() -> None:
 
 def test_a_node_without_growth_forgets_what_was_decided() -> None:
     node = Node(free=900).add("a", 300, claim=40)
-    node.memory = replace(node.memory, cost_s=7, unsafe_since_ns=8, nearest=node.pods[0].pod.cgroup)
+    node.memory = replace(node.memory, cost_s=7, unsafe_since_ns=8, first=node.pods[0].pod.cgroup)
     after = node.decide().state.reserve
-    assert (after.cost_s, after.unsafe_since_ns, after.nearest) == (0, None, None)
+    assert (after.cost_s, after.unsafe_since_ns, after.first) == (0, None, None)
 
 
 def test_at_the_first_sample_no_pod_is_paused_for_what_is_not_known_of_it() -> None:
@@ -105,7 +105,7 @@ def test_closeness_and_the_next_sample() -> None:
     assert far.next_sample_ns > 500 * MS
     near = Node(free=200).add("a", 10, claim=100, rate=1).decide()
     assert near.tight
-    assert near.care_bytes == 260 * MIB  # margin and a quarter of the capacity
+    assert near.tight_below_bytes == 260 * MIB  # margin and a quarter of the capacity
     assert Node(free=260).decide().tight is False
     assert Node(free=259.9).decide().tight is True
     assert Node(free=30).add("a", 10, claim=100, rate=100).decide().next_sample_ns == 50 * MS
@@ -125,7 +125,7 @@ def test_memory_is_tight_if_growing_pods_may_take_more_than_there_is(claim: floa
 
 def test_a_watermark_has_its_own_closeness() -> None:
     config = replace(CONFIG, policy=Policy.WATERMARK, watermark=replace(CONFIG.watermark, upper_pct=60, lower_pct=50))
-    assert Node(free=600, config=config).add("a", 300).decide().care_bytes == 650 * MIB
+    assert Node(free=600, config=config).add("a", 300).decide().tight_below_bytes == 650 * MIB
 
 
 def test_quiet_lasts_until_half_of_what_is_left_is_taken() -> None:

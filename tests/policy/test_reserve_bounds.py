@@ -194,7 +194,7 @@ def test_of_an_excused_pod_without_a_known_base_only_its_growth_is_reserved() ->
 )
 def test_a_throttled_pod_that_goes_on_growing_is_frozen(how: HowPaused, grown: int, froze: bool) -> None:
     node = Node(20, replace(CONFIG, mechanism=how)).add("a", 300, claim=20, rate=300)
-    node.add("b", 200, claim=50, rate=300, paused_s=1, known={"held_bytes": 200 * MIB - (grown << 10)})
+    node.add("b", 200, claim=50, rate=300, paused_s=1, known={"paused_used": 200 * MIB - (grown << 10)})
     decision = node.decide()
     assert [type(action) for action in decision.actions] == ([Freeze] if froze else [])
     if froze:

@@ -171,7 +171,7 @@ def moments(draw: st.DrawFn) -> Moment:
         growths=replace(state.reserve.growths, peaks=Peaks(known)),
         late_s=0.0,
         cost_s=draw(st.sampled_from([0.0, 0.0, 25.0, 100.0])),
-        nearest=draw(st.none() | st.sampled_from([one.usage.pod.cgroup for one in drawn])),
+        first=draw(st.none() | st.sampled_from([one.usage.pod.cgroup for one in drawn])),
         unsafe_since_ns=draw(st.sampled_from([None, START_NS - 5 * S])),
     )
     sample = Sample(START_NS, headroom, tuple(one.usage for one in drawn), cpus=2, idle_cpus=idle_cpus)
@@ -249,7 +249,7 @@ def is_active(moment: Moment, place: Place) -> bool:
 @given(moments(), st.integers(0, 100))
 def test_the_worst_demand_of_the_first_stays_reserved(moment: Moment, beside: int) -> None:
     """Before they can be paused, the other pods together may take only the headroom beside the first; see `noise`."""
-    memory = replace(moment.state.reserve, cost_s=0.0, nearest=None)
+    memory = replace(moment.state.reserve, cost_s=0.0, first=None)
     without_excuse = replace(moment, state=replace(moment.state, reserve=memory))
     plenty = without_excuse.with_available(2 * CAPACITY)
     more = [place.left - place.need for place in plenty.places() if place.first]
@@ -286,15 +286,15 @@ def test_a_decision_is_the_walk_over_all_pods(moment: Moment) -> None:
 @given(moments())
 def test_where_no_demand_fits_the_pod_that_goes_on_alone_stays_the_same_one(moment: Moment) -> None:
     decision = moment.decide()
-    nearest = decision.state.reserve.nearest
+    first = decision.state.reserve.first
     sample = replace(moment.sample, at_ns=START_NS + 1, pods=moment.after(decision))
     again = decide(decision.state, sample, moment.config)
-    if nearest is not None and decision.state.reserve.unsafe_since_ns is not None:
-        current = next(usage for usage in sample.pods if usage.pod.cgroup == nearest)
+    if first is not None and decision.state.reserve.unsafe_since_ns is not None:
+        current = next(usage for usage in sample.pods if usage.pod.cgroup == first)
         assert current.pod.paused is None
         # A pod that shows no growth has no demand, even if it was resumed just before.
-        if decision.state.reserve.growths.pods[nearest].rate * ACTIVE_S > CAPACITY * 2 / 100:
-            assert again.state.reserve.nearest == nearest
+        if decision.state.reserve.growths.pods[first].rate * ACTIVE_S > CAPACITY * 2 / 100:
+            assert again.state.reserve.first == first
 
 
 @DECISIONS

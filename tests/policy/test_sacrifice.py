@@ -61,7 +61,7 @@ def test_a_lower_priority_is_sacrificed_first() -> None:
 def test_no_pod_is_sacrificed_while_another_one_may_still_take_memory() -> None:
     node = Node(5, SACRIFICE).add("a", 300, claim=200, rate=300, cpu_usage_usec=9_000_000)
     node.add("b", 200, claim=50, rate=300, cpu_usage_usec=2_000_000, known={"excused": True})
-    node.memory = replace(node.memory, unsafe_since_ns=NOW - 5 * S, nearest=node.pods[0].pod.cgroup)
+    node.memory = replace(node.memory, unsafe_since_ns=NOW - 5 * S, first=node.pods[0].pod.cgroup)
     assert node.does() == {}
     node.growths[node.pods[1].pod.cgroup] = growth(200)
     assert node.does() == {"b": "sacrifice"}, "it stands still and has used less CPU time"

@@ -61,7 +61,7 @@ def test_looking_takes_a_twentieth_of_a_cpu_at_most(cost_ns: int, expected_ns: i
 )
 def test_interval_is_half_the_time_to_the_threshold(used_pct: float, expected_ns: int) -> None:
     assert PRIOR_FILL_S == 10
-    assert interval_ns(FillRate(), sampled(node(used_pct)), node(used_pct).room_below_bytes(90)) == pytest.approx(
+    assert interval_ns(FillRate(), sampled(node(used_pct)), node(used_pct).left_below_bytes(90)) == pytest.approx(
         expected_ns, rel=0.01
     )
 
@@ -70,7 +70,7 @@ def test_a_faster_fill_shortens_the_interval_and_is_forgotten_by_halves() -> Non
     rate = learn(FillRate(), START_NS, node(50))
     rate = learn(rate, START_NS + S, node(70))  # 2 GB in a second, twice the prior
     assert rate.bytes_per_s == pytest.approx(2e9)
-    assert interval_ns(rate, sampled(node(70)), node(70).room_below_bytes(90)) == pytest.approx(S // 2, rel=0.01)
+    assert interval_ns(rate, sampled(node(70)), node(70).left_below_bytes(90)) == pytest.approx(S // 2, rel=0.01)
     rate = learn(rate, START_NS + 11 * S, node(70))
     assert rate.bytes_per_s == pytest.approx(1e9)
 
@@ -107,24 +107,24 @@ def test_interval_stays_within_its_bounds_whatever_happened(
     for at_ns, headroom in history:
         rate = learn(rate, at_ns, headroom)
         assert rate.bytes_per_s >= 0
-        assert FAST <= interval_ns(rate, sampled(headroom), headroom.room_below_bytes(threshold_pct)) <= SLOW
+        assert FAST <= interval_ns(rate, sampled(headroom), headroom.left_below_bytes(threshold_pct)) <= SLOW
 
 
 def test_less_room_never_means_a_longer_interval() -> None:
-    intervals = [interval_ns(FillRate(), sampled(node(pct)), node(pct).room_below_bytes(90)) for pct in range(101)]
+    intervals = [interval_ns(FillRate(), sampled(node(pct)), node(pct).left_below_bytes(90)) for pct in range(101)]
     assert all(later <= earlier for earlier, later in pairwise(intervals))
 
 
 # What the daemon does between two decisions
 
-CARE = TOTAL // 4
+TIGHT_BELOW = TOTAL // 4
 """Headroom in bytes below which memory is tight."""
 SLEEP = 30 * S
 QUIET = Quiet(low_bytes=TOTAL // 2, high_bytes=TOTAL, until_ns=START_NS + 5 * S, next_sample_ns=S // 4)
 
 
 def decided(next_ns: int, quiet: Quiet | None = None, *, tight: bool = False) -> Decision:
-    return Decision(State(), (), next_ns, tight, CARE, quiet)
+    return Decision(State(), (), next_ns, tight, TIGHT_BELOW, quiet)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_the_next_sample_after_a_decision(
     before = Schedule().after_pressure(START_NS - (0 if lingers else LINGER_NS))
     after = before.after_decision(decided(next_ns, QUIET, tight=True), sampled(node(50)), sleep_ns)
     assert after.sample_at_ns == START_NS + expected_ns
-    assert (after.asleep, after.tight, after.care_bytes, after.quiet) == (asleep, True, CARE, QUIET)
+    assert (after.asleep, after.tight, after.tight_below_bytes, after.quiet) == (asleep, True, TIGHT_BELOW, QUIET)
     assert after.linger_until_ns == before.linger_until_ns
 
 
@@ -156,13 +156,13 @@ RESTED = Schedule(sample_at_ns=START_NS + S // 4, quiet=QUIET)
 @pytest.mark.parametrize(
     ("schedule", "available", "expected"),
     [
-        pytest.param(asleep(), CARE, asleep(), id="sleeps-on"),
-        pytest.param(asleep(), CARE - 1, None, id="memory-is-tight"),
+        pytest.param(asleep(), TIGHT_BELOW, asleep(), id="sleeps-on"),
+        pytest.param(asleep(), TIGHT_BELOW - 1, None, id="memory-is-tight"),
         pytest.param(Schedule(quiet=QUIET), TOTAL - 1, RESTED, id="awake"),
         pytest.param(
-            Schedule(asleep=True, care_bytes=TOTAL, quiet=QUIET),
+            Schedule(asleep=True, tight_below_bytes=TOTAL, quiet=QUIET),
             TOTAL - 1,
-            RESTED._replace(care_bytes=TOTAL),
+            RESTED._replace(tight_below_bytes=TOTAL),
             id="wakes",
         ),
         pytest.param(Schedule(quiet=QUIET), TOTAL // 2, None, id="headroom-at-the-bound"),

@@ -59,10 +59,10 @@ def want(
 
 
 def served(
-    left: float, *demands: Demand, nearest: Demand | None = None, everyone: bool = True, spare: float = 0.0
+    left: float, *demands: Demand, was_first: Demand | None = None, all_pods: bool = True, spare: float = 0.0
 ) -> Served:
-    cgroup = None if nearest is None else nearest.usage.pod.cgroup
-    return serve(demands, left * MIB, 10 * MIB, cgroup, everyone, spare)
+    cgroup = None if was_first is None else was_first.usage.pod.cgroup
+    return serve(demands, left * MIB, 10 * MIB, cgroup, all_pods, spare)
 
 
 def running(left: float, *demands: Demand) -> str:
@@ -74,12 +74,12 @@ def running(left: float, *demands: Demand) -> str:
     )
 
 
-def first(left: float, *demands: Demand, nearest: Demand | None = None) -> tuple[str | None, bool]:
+def first(left: float, *demands: Demand, was_first: Demand | None = None) -> tuple[str | None, bool]:
     """Return the name of the first pod, and whether it is unsafe."""
-    found = served(left, *demands, nearest=nearest)
+    found = served(left, *demands, was_first=was_first)
     names = [place.usage.pod.uid for place in found.places if place.first]
     cgroups = [place.usage.pod.cgroup for place in found.places if place.first]
-    assert found.nearest == (cgroups[0] if cgroups else None)
+    assert found.first == (cgroups[0] if cgroups else None)
     return (names[0] if names else None), found.unsafe
 
 
@@ -107,10 +107,10 @@ def test_the_first(left: float, demands: tuple[Demand, ...], expected: tuple[str
 def test_the_first_stays_while_no_other_fits() -> None:
     a, b = want("a", 60, 30), want("b", 70, 20)
     assert first(50, a, b) == ("b", True)
-    assert first(50, a, b, nearest=a) == ("a", False), "the margin is there for this"
-    assert first(50, want("a", 60.1, 30), b, nearest=a) == ("a", True)
-    assert first(50, a._replace(active=False), b, nearest=a) == ("b", True)
-    assert first(50, a, b, want("c", 50), nearest=a) == ("c", False)
+    assert first(50, a, b, was_first=a) == ("a", False), "the margin is there for this"
+    assert first(50, want("a", 60.1, 30), b, was_first=a) == ("a", True)
+    assert first(50, a._replace(active=False), b, was_first=a) == ("b", True)
+    assert first(50, a, b, want("c", 50), was_first=a) == ("c", False)
 
 
 def test_the_first_runs_and_its_worst_demand_is_reserved() -> None:
@@ -132,7 +132,7 @@ def test_only_places_that_change_or_are_paused_are_told_of_unless_all_are_asked_
         want("d", 100, need=30, paused_s=1),
         want("e", 10, paused_s=2),
     ]
-    found = served(50, *demands, everyone=False)
+    found = served(50, *demands, all_pods=False)
     assert [(place.usage.pod.uid, place.runs) for place in found.places] == [("c", False), ("d", False), ("e", True)]
     assert not found.places[0].first
 
@@ -212,7 +212,7 @@ def test_a_pod_goes_on_if_its_peak_fits_beside_most_of_the_others(waits: dict[st
     a, b, c = want("a", 20), want("b", 300, 100, need=1), want("c", 300, 100, need=1)
     d = want("d", 300, 50, need=5, **waits)
     assert running(182, a, b, c, d) == "Abcd"
-    place = served(181.9, a, b, c, d, everyone=False).places[-1]
+    place = served(181.9, a, b, c, d, all_pods=False).places[-1]
     assert (place.runs, place.need) == (False, 50 * MIB)
     assert place.left == pytest.approx(49.9 * MIB), "what it waits for"
     assert running(181.9, a, b, c, d._replace(is_paused=False, newcomer=False)) == "Abcd", "a running pod goes on"
@@ -288,7 +288,7 @@ def test_an_excused_pod_runs_and_only_its_growth_is_reserved() -> None:
     assert served(100, a, b).left_bytes == pytest.approx((100 - 10 - 40) * MIB)
     assert served(100, a, b._replace(mean=20.0 * MIB)).left_bytes == pytest.approx(50 * MIB)
     assert served(0, a, b).places[1].need == 90 * MIB
-    assert served(0, a, b, everyone=False).places[-1].usage.pod.uid == "b"
+    assert served(0, a, b, all_pods=False).places[-1].usage.pod.uid == "b"
 
 
 # The way to the peaks

@@ -17,13 +17,13 @@ from vm.realnode import CGROUP_ROOT, LIMIT_MIB, MIB, Daemon, Node, Start
 from cgpause.core.parse import parse_pressure
 from cgpause.ledger.high import XATTR
 from cgpause.pods.kubeletconfig import eviction_bytes
-from cgpause.policy.decide import CARE_PCT
+from cgpause.policy.decide import TIGHT_PCT
 
 ASLEEP = "[hold]\nmax_pause_s = 3600\n"
 LIMIT = LIMIT_MIB * MIB
 EVICTION = eviction_bytes(None, node_total_bytes=LIMIT, capacity_bytes=LIMIT)
 """Eviction threshold in bytes on a node without a kubelet configuration."""
-TRIPWIRE = LIMIT - EVICTION - LIMIT * (1.0 + CARE_PCT) / 100  # reserve.margin_pct is 1
+TRIPWIRE = LIMIT - EVICTION - LIMIT * (1.0 + TIGHT_PCT) / 100  # reserve.margin_pct is 1
 AIRBAG = LIMIT - EVICTION - LIMIT / 100
 LITTLE = LIMIT / 200
 

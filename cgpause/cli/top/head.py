@@ -95,7 +95,7 @@ def _beside(one: _Bar, most: int) -> Text:
 
 
 def _style(available: int, levels: Levels) -> str:
-    return "short" if available <= levels.pause_bytes else "close" if available < levels.care_bytes else "calm"
+    return "short" if available <= levels.pause_bytes else "close" if available < levels.tight_below_bytes else "calm"
 
 
 def _headroom(snapshot: NodeView, headroom: Headroom, levels: Levels) -> _Bar:
@@ -103,7 +103,7 @@ def _headroom(snapshot: NodeView, headroom: Headroom, levels: Levels) -> _Bar:
     marks = (
         Mark("P", levels.pause_bytes, f"pauses <{size(levels.pause_bytes)}"),
         Mark("E", levels.evict_bytes, f"evicts <{size(levels.evict_bytes)}"),
-        Mark("W", levels.care_bytes, f"awake <{size(levels.care_bytes)}"),
+        Mark("W", levels.tight_below_bytes, f"awake <{size(levels.tight_below_bytes)}"),
     )
     capacity, style = headroom.capacity_bytes, _style(headroom.available_bytes, levels)
     left = time_left(available, fall_rate(snapshot.moments)) if available else ""

@@ -9,7 +9,7 @@ from cgpause.config.settings import Config
 from cgpause.core.model import CgroupId, Policy, Sample
 from cgpause.policy.decide import Decision
 from cgpause.policy.explain import Verdict
-from cgpause.policy.reserve import room_bytes
+from cgpause.policy.reserve import grantable_bytes
 from cgpause.policy.serving import Place
 
 
@@ -35,12 +35,12 @@ def levels(sample: Sample, decision: Decision, verdicts: Iterable[Verdict], conf
     headroom = sample.headroom
     available = headroom.available_bytes
     if config.policy is Policy.WATERMARK:
-        pause_bytes: float = available - headroom.room_below_bytes(config.watermark.upper_pct)
+        pause_bytes: float = available - headroom.left_below_bytes(config.watermark.upper_pct)
     else:
         # The highest headroom at which the policy has none to grant, or the demand of a growing pod no longer fits.
         spares = [_spare(one.place) for one in _running(verdicts) if one.place is not None and _asks(one.place)]
-        pause_bytes = max([available - room_bytes(sample), *(available - spare for spare in spares)])
-    return Levels(pause_bytes, decision.care_bytes, headroom.eviction_bytes)
+        pause_bytes = max([available - grantable_bytes(sample), *(available - spare for spare in spares)])
+    return Levels(pause_bytes, decision.tight_below_bytes, headroom.eviction_bytes)
 
 
 def _running(verdicts: Iterable[Verdict]) -> list[Verdict]:

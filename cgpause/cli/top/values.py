@@ -128,7 +128,7 @@ class Levels:
 
     pause_bytes: float
     """Level below which the policy pauses a pod, at the pods' present growth."""
-    care_bytes: float
+    tight_below_bytes: float
     """Level below which memory is tight: the daemon stays awake and reads more of each pod."""
     evict_bytes: int
     """Level below which kubelet evicts pods."""

@@ -34,7 +34,7 @@ class Quietness:
     pauses: int
     """Number of pauses that began after SETTLED_S."""
     first: int
-    """Number of samples after which the policy served a pod first (`ReserveState.nearest`)."""
+    """Number of samples after which the policy served a pod first (`ReserveState.first`)."""
 
 
 def noise(cpus: int, seconds: float = NOISE_S, seed: int = 0) -> Quietness:
@@ -48,7 +48,7 @@ def noise(cpus: int, seconds: float = NOISE_S, seed: int = 0) -> Quietness:
         if sample.at_ns < (START_S + SETTLED_S) * 1e9:
             return
         samples += 1
-        first += decision.state.reserve.nearest is not None
+        first += decision.state.reserve.first is not None
         for current, pod in sample.pods:
             largest = max(largest, abs(current - seen.get(pod.uid, current)))
             seen[pod.uid] = current

@@ -29,7 +29,7 @@ def file(fake: FakeTree) -> Path:
 def lifted(now: HighLevel | None, node_available_gib: float = 200) -> int:
     headroom = replace(limited(98), node_available_bytes=int(node_available_gib * GIB))
     used = headroom.kubepods_used_bytes
-    return choose(headroom, used, tight=True, care_bytes=25 * GIB, now=now, lifted=True).high_bytes
+    return choose(headroom, used, tight=True, tight_below_bytes=25 * GIB, now=now, lifted=True).high_bytes
 
 
 # --- level ---------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ def level(
     headroom: Headroom, *, tight: bool = False, cache_gib: float = 0, care_gib: float = 25, now: HighLevel | None = None
 ) -> HighLevel:
     current = headroom.kubepods_used_bytes + int(cache_gib * GIB)
-    return choose(headroom, current, tight=tight, care_bytes=int(care_gib * GIB), now=now)
+    return choose(headroom, current, tight=tight, tight_below_bytes=int(care_gib * GIB), now=now)
 
 
 def test_asleep_it_is_the_use_at_which_the_policy_starts_to_care() -> None:
@@ -98,7 +98,7 @@ def test_odd_limits_give_pages(limit: int) -> None:
     for used in (0, 1, limit, 2 * limit):
         headroom = Headroom(GIB, GIB, limit, used)
         for tight in (False, True):
-            chosen = choose(headroom, used, tight=tight, care_bytes=GIB, now=None)
+            chosen = choose(headroom, used, tight=tight, tight_below_bytes=GIB, now=None)
             assert chosen.high_bytes >= 0
             assert chosen.high_bytes % PAGE == 0
 
