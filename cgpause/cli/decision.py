@@ -31,21 +31,24 @@ def decide_now(
 ) -> tuple[Sample, tuple[Verdict, ...]]:
     """Return a sample and the policy's verdict on each pod; writes nothing.
 
-    Under the reserve policy, first sample the pods for `watch_s` seconds to learn their growth rates. `peaks` are the
-    peaks of workloads that the daemon has learned.
+    Under the reserve policy, sample the pods for `watch_s` seconds first, to learn their growth rates. `peaks` are the
+    peaks of workloads, in bytes, that the daemon has learned.
 
     Raises:
         CgpauseError: memory cannot be read.
     """
     for tracked in tree.pods.values():
         tracked.pod = _with_record(tracked)
-    tree.read_details(now_ns())
-    growths = Growths(peaks=Peaks(peaks))
+    growths, details_ns = Growths(peaks=Peaks(peaks)), 0
     deadline = time.monotonic() + (watch_s if config.policy is Policy.RESERVE else 0)
     while time.monotonic() < deadline:
-        growths = learn(growths, sampler.sample(now_ns()))
+        sample = sampler.sample(now_ns())
+        if sample.at_ns >= details_ns:  # page cache that a pod takes meanwhile is no growth
+            details_ns = sample.at_ns + NS_PER_S
+            sample = sampler.add_details(sample)
+        growths = learn(growths, sample)
         time.sleep(FAST_NS / NS_PER_S)
-    sample = sampler.sample(now_ns())
+    sample = sampler.add_details(sampler.sample(now_ns()))
     # As if the daemon's next check were due: the time and number of its checks are known to the daemon alone.
     looked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)
     _, verdicts = explain(State(watermark=looked, reserve=ReserveState(growths)), sample, config)
