@@ -204,6 +204,17 @@ def test_records_are_read_at_each_refresh(tree: FakeTree, reader: Reader) -> Non
     assert named(reader.read(11 * S), "web").state is not PodState.PAUSED
 
 
+def test_a_pod_that_the_daemon_resumed_may_be_paused_again(crowd: list[Path], tree: FakeTree, reader: Reader) -> None:
+    """The dashboard would not have resumed it yet; all the same, a resume for headroom ends no budget."""
+    for pod in crowd:
+        pause_pod(tree.root, pod, Owner.DAEMON)
+    waiting = next(pod for pod in reader.read(10 * S).pods if pod.what.startswith("stays paused"))
+    with Cgroup(str(tree.root), waiting.key.path) as cgroup:
+        ledger.resume(cgroup)
+
+    assert next(pod for pod in reader.read(11 * S).pods if pod.key == waiting.key).spared == ""
+
+
 def test_pods_come_and_go(tree: FakeTree, reader: Reader) -> None:
     web = tree.add_pod("web")
     assert len(reader.read(10 * S).pods) == 1
