@@ -138,7 +138,8 @@ def _pod(story: dict[str, Any], now: float) -> Iterator[Fact]:
     if word == OwnWord.UNKNOWN:
         yield "own word", "its CGPAUSE is none of protect, service and batch, and has no effect", "yellow"
     elif word is not None:
-        yield "own word", f"CGPAUSE={word} in its environment; rules come first", ""
+        first = "only own_word = false undoes it" if word == OwnWord.PROTECT else "a rule's class comes first"
+        yield "own word", f"CGPAUSE={word} in its environment; {first}", ""
 
 
 def _quota(cpu_max: str) -> str:
@@ -168,7 +169,7 @@ def _decision(story: dict[str, Any]) -> Iterator[Fact]:
         yield "demand", f"claim {claim}, {grew}", ""
         if story["pod"]["paused"] is not None:
             cost = durations.shown(numbers["pause_cost_s"], tenths=True)
-            yield "cost", f"its pause has cost {cost} in which an idle CPU could have run it", ""
+            yield "cost", f"its pause has cost about {cost} of work, if CPUs were as idle all the time as now", ""
 
 
 def _limits(pod: dict[str, Any]) -> Iterator[Fact]:

@@ -158,7 +158,7 @@ class Pod:
     changed_at_ns: int = 0
     """Time of the last start or end of a container in it that the daemon has seen; 0: none."""
     settled_at_ns: int = 0
-    """Until this time its cgroup or its containers are new: watermark does not pause it, reserve may."""
+    """Before this time watermark does not pause the pod: it is new, or spared. reserve waits for `spared_until_ns`."""
     spared_until_ns: int = 0
     """Before this time the daemon does not pause the pod."""
     unmade: bool = False

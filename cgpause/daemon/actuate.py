@@ -425,6 +425,7 @@ class Actuator:
         self._watch.add_pod(tracked.cgroup, paused=False)
 
     def _set_aside(self, tracked: TrackedPod, what: str, error: CgpauseError, level: int = logging.WARNING) -> None:
+        """Log a failure, and protect the pod for _RETRY_NS; the next decision then ends a pause of the daemon."""
         self._complain(tracked, what, error, level)
         tracked.failure = f"{what}: {error}"
         tracked.failure_until_ns = now_ns() + _RETRY_NS

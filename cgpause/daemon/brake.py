@@ -176,11 +176,10 @@ class Brake:
         self._trips = self._trips.follow(at_ns, armed=armed, tripped=root.reached > before)
 
     def sleep_ns(self, headroom: Headroom) -> int | None:
-        """Return how long the daemon may sleep if PSI works; None if nothing would wake it in time.
+        """Return the ns for which the daemon may sleep if PSI works; None if nothing would wake it in time.
 
-        It is None in a dry run, without inotify, without a tripwire in force, and while the node is the tighter limit:
-        use beside kubepods is not under memory.high of kubepods. While kubepods is the tighter limit, the node has more
-        memory left at the tripwire than the policy cares about. If no pod may be paused, the daemon needs no tripwire.
+        If no pod may be paused, it needs no tripwire. Otherwise the tripwire must be in force, and kubepods must be the
+        tighter limit: memory.high of kubepods does not see use beside kubepods. None in a dry run or without inotify.
         """
         level = None if self._root is None else self._root.level
         if self._dry_run or self._watch.degraded:  # degraded: no event would report that the tripwire was removed

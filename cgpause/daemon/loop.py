@@ -84,7 +84,7 @@ class Loop:
         return woken
 
     def turn(self, woken: Woken, *, stopping: bool) -> None:
-        """Take in the changes; if a sample is due, take it and decide; then run status, publisher and saver."""
+        """Take in the changes; take a sample and decide if due, unless `stopping`; run status, publisher and saver."""
         at_ns = now_ns()
         if self.sampler.follow_kubelet(at_ns):
             self.schedule = self.schedule.awake()

@@ -1,6 +1,6 @@
 """The daemon as a process: start, reload of the configuration, and a stop that ends its pauses.
 
-    python -m cgpause.daemon --config FILE [--cgroup-root DIR] [--log-dir DIR] [--state-dir DIR] [--run-dir DIR]
+    python -m cgpause.daemon [--config FILE] [--cgroup-root DIR] [--log-dir DIR] [--state-dir DIR] [--run-dir DIR]
         [--dry-run] [--verbose] [--version]
 
 The systemd unit starts it. It stays small and imports neither typer nor rich.

@@ -305,11 +305,11 @@ def _sort(
 def _take_turns(
     parts: _Sorted, due: list[PodUsage], stretches: Mapping[CgroupId, hold.Stretch], grantable: float, config: Config
 ) -> None:
-    """Resume pods that were paused for the longest time allowed (`due`), the longest first.
+    """Sort the `due` pods, whose pause has taken the longest time allowed, into resumed and still paused ones.
 
-    Batch pods run in turns, one at a time: together they would fill the node. A starting pod may be a service, and a
-    service that starts too late is killed by its probe, so starting pods do not wait for a turn while the claims of all
-    that run for this reason fit into `grantable` bytes.
+    The pod due longest comes first. One pod at a time has a turn: together they would fill the node. A starting pod
+    needs no turn if its claim fits: `grantable` bytes, less the claims of pods that have a turn or run after a pause
+    during their start. (It may be a service, and its probe kills a service that starts too late.)
     """
     left, turn_taken = grantable, False
     for usage, _ in parts.unstoppable:

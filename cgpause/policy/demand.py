@@ -70,8 +70,8 @@ class Terms:
     """Time until a pod that starts to grow now can be paused."""
     cpus: int
     idle_share: float
-    """Idle CPUs, averaged over about a second, at most 1: 0 while every CPU is busy, 1 while at least one is idle. A
-    pause costs this many seconds a second."""
+    """Idle CPUs, averaged over about a second, from 0 (every CPU is busy) to 1 (at least one is idle). Each second of a
+    pause costs this many seconds of work."""
     charges: int = field(init=False)
     """`noise_bytes` of these CPUs."""
     active_bytes: float = field(init=False)
@@ -99,9 +99,10 @@ class Demand(NamedTuple):
     need: float
     """Most that the pod may take before it can be paused, at its fastest."""
     mean: float
-    """Bytes of growth to count while the pod runs: usually the mean within one reaction. Its fastest growth if it has
-    just grown; a usual step if it is paused; up to ACTIVE_S of growth before its first large drop; the whole grant if
-    its growth is not known (new, or paused without a past); 0 while a pod with `beyond` frees memory."""
+    """Growth to count while the pod runs, in bytes. Usually the mean growth within one reaction. Exceptions:
+    just grown: its fastest growth within one reaction; paused: one usual step;
+    no large drop yet: its growth of ACTIVE_S, at most the grant; new, or paused without a past: the whole grant;
+    with `beyond`, and it has just freed memory: 0."""
     variance: float
     """Variance of that growth, in bytes squared."""
     active: bool
@@ -118,7 +119,7 @@ class Demand(NamedTuple):
     is_overdue: bool
     """Whether the pod has been paused for longer than OVERDUE_S."""
     cost_s: float
-    """Cost of its pause so far, estimated: seconds for which the pod could have used an idle CPU."""
+    """Length of its pause so far in s, times the present `idle_share`; only shown. `ReserveState.cost_s` decides."""
     excused: bool
     beyond: float
     """Bytes that stay free beyond the worst demand while this is the first pod and others run (`_BEYOND`). Above 0 only

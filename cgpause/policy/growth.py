@@ -58,7 +58,8 @@ class Growth(NamedTuple):
     top: int
     """Highest use since the last large drop."""
     low: int
-    """Lowest use since then: the start of the present surge. After the end of a container it is `top`."""
+    """Lowest use since then: the start of the present surge. After a container's end it is set to `top`, so that the
+    next container leaves a peak only above `top`."""
     low_ran_ns: int
     """Value of `ran_ns` at `low`."""
     base: int | None
@@ -103,7 +104,7 @@ class Growth(NamedTuple):
         return bool(self.started_ns) and self.ran_ns < YOUNG_NS
 
     def surge(self) -> int:
-        """Return the bytes taken since the last low."""
+        """Return the bytes taken since the last low; below 0 after the end of a container."""
         return self.used - self.low
 
     def step(self) -> float:
@@ -346,7 +347,9 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
         and (is_cached or reclaimable != old_reclaimable)
         and (used >= read_used - large or interval.since.read_at_ns <= started_ns)
     ):
-        rate, flow, squares, grew = _reread(old, used, interval, uncertain=is_cached, gained=reclaimable, runs=runs)
+        rate, flow, squares, grew = _reread(
+            old, used, interval, uncertain=is_cached, reclaimable=reclaimable, runs=runs
+        )
         low, top = min(low, used), used
     elif used < top - large:
         restarted = pod.unmade or (pod.changed_at_ns > 0 and at_ns - pod.changed_at_ns < _NEW_NS)
@@ -398,16 +401,17 @@ def _remembered(rate: float) -> float:
 
 
 def _reread(
-    old: Growth, used: int, interval: _Interval, *, uncertain: bool, gained: int, runs: bool
+    old: Growth, used: int, interval: _Interval, *, uncertain: bool, reclaimable: int, runs: bool
 ) -> tuple[float, float, float, bool]:
-    """Return `rate`, `flow`, `squares` and `grew` after a reading of a pod's page cache, which has changed.
+    """Return `rate`, `flow`, `squares` and `grew` after a reading of a pod's page cache, now `reclaimable` bytes.
 
-    Conclusions since the last reading may be wrong, and both readings are exact. So if most of the growth was page
-    cache (`gained` bytes now), or the pod's use was `uncertain` meanwhile, the growth counts from the last reading.
+    At a reading the use is exact; between two readings page cache counts as use. So if most of the growth since the
+    last reading was page cache, or the pod's use was `uncertain` meanwhile, the rates of the last reading count, and
+    the growth from there to here.
     """
     read_at_ns = interval.since.read_at_ns
     since_ns = max(interval.sample.read_at_ns - max(read_at_ns, old.started_ns), SHORTEST_NS)
-    if uncertain or gained - old.reclaimable > max(used - old.read_used, 0):
+    if uncertain or reclaimable - old.reclaimable > max(used - old.read_used, 0):
         rate, flow, squares = old.read_rate, old.read_flow, old.read_squares
         grown, grown_ns = (used - old.read_used if read_at_ns else 0), since_ns
         weights = _weights(since_ns)
@@ -428,9 +432,10 @@ def _is_new_peak(top: int, low: int, large: int, recorded: int) -> bool:
 
 
 def _weights(elapsed_ns: int) -> tuple[float, float, float]:
-    """Return three factors for the averages of an interval, the same for all pods of a sample.
+    """Return the factors for `_average`, the same for all pods of a sample.
 
-    They are the share of the old average that stays, the weight of a new byte in 1/s, and the number of steps.
+    They are: the share of the old average to keep; the factor from bytes grown to bytes per second to add; the number
+    of steps of STEP_S in the interval, at least 1.
     """
     elapsed_s = elapsed_ns / NS_PER_S
     kept: float = 0.5 ** (elapsed_s / FLOW_S)

@@ -160,9 +160,9 @@ def is_only_new(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig)
 
 
 def is_turn(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> bool:
-    """Return True if a running pod's pause budget is spent, so that it must run now.
+    """Return True if a running pod's pause budget is spent and it may not be paused before its run is over.
 
-    A batch pod counts only if its own turn began, or if the policy did not order its resume.
+    For a batch pod this holds only if it runs in its own turn, or was resumed by an operator or for distress.
     """
     if stretch is None or stretch.resumed_ns is None or at_ns < end_ns(pod, stretch, hold):
         return False

@@ -46,13 +46,19 @@ class Kinds:
         self._set(controller, known=True)
 
     def was_silent(self, controller: str | None, seconds: float) -> bool:
-        """Remember that a pod of a workload has run for `seconds` without listening; return whether that is new."""
+        """Note that a pod ran for `seconds` s without listening: from FIRM_S on its workload is certainly batch.
+
+        Before that a new workload becomes silent so far. A service stays one. Return whether anything changed.
+        """
         if seconds >= FIRM_S:
             return self.ended(controller)
         return controller not in self._known and self._set(controller, known=None)
 
     def ended(self, controller: str | None) -> bool:
-        """Remember that a pod of a workload ended that was found not to listen; return whether that is new."""
+        """Make a workload certainly batch, unless it is known as a service; return whether that is new.
+
+        For the end of a pod that was found not to listen, and for one that did not listen for FIRM_S.
+        """
         return controller is not None and not self._known.get(controller) and self._set(controller, known=False)
 
     def is_silent(self, controller: str | None) -> bool:

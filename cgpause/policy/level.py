@@ -29,7 +29,7 @@ class HighLevel:
 
     high_bytes: int
     tripwire: bool
-    """Whether this is the tripwire, at the use where the policy starts to care; otherwise it is the airbag."""
+    """Whether this is the tripwire, at the use at which memory becomes tight; otherwise it is the airbag."""
 
 
 def choose(

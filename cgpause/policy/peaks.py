@@ -57,8 +57,9 @@ class Peaks:
     def with_end(self, end: Ended, seen_bytes: int, capacity_bytes: int) -> Peaks:
         """Return the peaks with that of a container or pod that has ended.
 
-        `seen_bytes` is a peak that samples have already shown of it, 0 if none; of a pod the highest one. The new peak
-        replaces it unless it is much lower. If a container was killed, `seen_bytes` was no peak, and is removed.
+        `seen_bytes` is a peak of this pod that samples have already added to `known`, 0 if none. Of a killed container
+        it is the last one: it was no peak, because the container needed more, so it is removed. Of another end it is
+        the pod's highest one: it is removed if it is the same peak, seen a little too low or with page cache in it.
         """
         controller, peak, found = end.controller, end.peak_bytes, self
         if end.killed:

@@ -96,7 +96,8 @@ class ReserveState:
     unsafe_since_ns: int | None = None
     """Time since which no worst demand fits; None while one fits."""
     killed: Mapping[CgroupId, int] = field(default_factory=dict)
-    """Sacrificed pods that are still about as large, each with the bytes that its end could have freed then."""
+    """Sacrificed pods whose use has not fallen since, each with the bytes that the kill was expected to free. They are
+    not killed again."""
     first: CgroupId | None = None
     """The pod that was served first; it goes on alone while no worst demand fits."""
 

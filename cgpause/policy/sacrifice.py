@@ -1,6 +1,6 @@
 """The choice of a pod to sacrifice: the daemon kills its containers when pauses cannot help; pure.
 
-Pauses cannot help once every pausable pod is paused and not even the smallest demand fits.
+Pauses cannot help once no headroom is left, no worst demand fits, and every pod but the first is paused or cannot grow.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from cgpause.core.model import CgroupId, PodUsage, Sacrifice, Sample, Workload
 
 UNSAFE_S = 1.0
-"""Shortest time without a fitting demand before a pod is sacrificed."""
+"""Seconds for which no worst demand has fitted before a pod is sacrificed."""
 WORTH_PCT = 0.5
 """Least memory that a sacrifice has to free, in percent of the capacity."""
 

@@ -43,14 +43,14 @@ class Place(NamedTuple):
     """Most that the pod may take: its limit less its use."""
     rate: float
     need: float
-    """Bytes that must fit `left` for the pod to run: its growth until the daemon can pause it. Of a paused or new pod
-    whose grant does not fit: that grant. Of the first and of excused pods: their demand, which is not tested."""
+    """Bytes that the test compares with `left`. Usually the pod's growth within one reaction. For a paused or new pod
+    whose grant does not fit: the grant. For first, excused and unstoppable pods: what is reserved, without a test."""
     left: float
-    """Bytes that `need` is compared with: the slack that the pods before it leave; for a grant, the headroom that they
-    are not promised. Of the first, excused and unstoppable pods: headroom, for information only."""
+    """Bytes available for `need`: the slack less the growth of the pods served before. For a grant: the headroom less
+    PROMISED of their grants. For pods without a test: the headroom, to show."""
     basis: Basis
     cost_s: float
-    """Cost of its pause so far: the time for which the pod could have run on an idle CPU."""
+    """As `Demand.cost_s`."""
     runs: bool
     first: bool = False
     """Whether the pod has its whole worst demand reserved."""
