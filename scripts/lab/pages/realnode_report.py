@@ -9,9 +9,9 @@ from lab.pages.report import Report, table
 Row = dict[str, Any]
 
 _LOADS = {
-    "idle": "three jobs with a limit of 44 % of kubepods that need 40 % once, beside seven idle pods",
+    "idle": "three jobs that need 40 % of kubepods once (limit 44 %), beside seven idle pods; three times in a row",
     "unlimited": "two jobs without a limit that need 75 % of kubepods each; twice in a row",
-    "probed": "the three jobs beside a service with Kubernetes' default HTTP liveness probe",
+    "probed": "the three jobs beside a service with Kubernetes' default HTTP liveness probe; three times in a row",
 }
 _CHECKS = {
     "reload": "`systemctl daemon-reload` and a new pod while pods are paused",
@@ -135,7 +135,7 @@ def render(results: Row) -> str:
         _INTRODUCTION,
         *answers(run),
         "",
-        "Each load has a row without and one with cgpause, and two figures where it has two rounds. *Pods beside* are",
+        "Each load has a row without and one with cgpause, and one figure for each round. *Pods beside* are",
         "the idle pods or the service.",
         "",
         *tables(run),
