@@ -130,9 +130,6 @@ class Brake:
             if now is not None or root.record is not None:  # the record stays after a release that failed
                 self.release(unused)
             return
-        # Growing pods can make memory tight far from the limit. The tripwire stays until a pod is paused: it stalls a
-        # burst that the daemon has not seen yet.
-        tight = tight and (headroom.available_bytes < tight_below_bytes or self._is_any_paused())
         try:
             self._count_trips(root, at_ns, tight=tight)
             root.stall = root.stall.follow(now, headroom, at_ns)
@@ -170,9 +167,6 @@ class Brake:
         """Return False if every pod is protected: memory.high would then slow pods for a daemon that cannot help."""
         pods = self._tree.pods.values()
         return not pods or any(tracked.pod.protected is None for tracked in pods)
-
-    def _is_any_paused(self) -> bool:
-        return any(tracked.pod.paused is not None for tracked in self._tree.pods.values())
 
     def _count_trips(self, root: _Root, at_ns: int, *, tight: bool) -> None:
         armed = root.level is not None and root.level.tripwire

@@ -24,7 +24,6 @@ from helpers.braking import (
 )
 from helpers.fixtures import Log, Patch
 from helpers.headrooms import GIB, LITTLE, MIB, PAGE, limited, unlimited
-from helpers.nodes import record
 from helpers.trees import FakeTree, lock_held
 
 from cgpause.config.settings import Config, MemoryHighConfig
@@ -106,18 +105,6 @@ def test_it_moves_between_tripwire_and_airbag_and_says_so_once(brake: Brake, fak
 
     assert brake_state(fake) == RELEASED
     assert said(caplog) == ["armed memory.high", "released memory.high"]
-
-
-def test_far_from_the_limit_the_tripwire_stays_until_a_pod_is_paused(
-    brake: Brake, fake: FakeTree, tree: PodTree
-) -> None:
-    """Growing pods made memory tight, but a burst may come that the daemon has not seen: the tripwire stalls it."""
-    apply(brake, 10, tight=True)
-    assert in_force(fake) == TRIPWIRE
-    (tracked,) = tree.pods.values()
-    tracked.pod = replace(tracked.pod, paused=record(S))
-    apply(brake, 10, tight=True)
-    assert in_force(fake) == AIRBAG
 
 
 def test_it_is_written_only_when_it_moves_by_more_than_a_little(
