@@ -9,10 +9,11 @@ from lab.pages.report import Report, table
 Row = dict[str, Any]
 
 _LOADS = {
-    "idle": "three jobs that need 40 % of kubepods once (limit 44 %), beside seven idle pods; three times in a row",
-    "unlimited": "two jobs without a limit that need 75 % of kubepods each; twice in a row",
-    "probed": "the three jobs beside a service with Kubernetes' default HTTP liveness probe; three times in a row",
+    "idle": "three jobs with a limit of 44 % of kubepods that need 40 % once, beside seven idle pods",
+    "unlimited": "two jobs without a limit that need 75 % of kubepods each",
+    "probed": "the three jobs beside a service with Kubernetes' default HTTP liveness probe",
 }
+_ROUNDS = {1: "", 2: "; twice in a row", 3: "; three times in a row"}
 _CHECKS = {
     "reload": "`systemctl daemon-reload` and a new pod while pods are paused",
     "kubelet": "a restart of kubelet while pods are paused",
@@ -109,7 +110,8 @@ def answers(run: Row) -> list[str]:
             continue
         old, new = arms["without"], arms["with"]
         restarts = [sum(row["restarts"]) for row in (old, new)]
-        line = f"- `{case}` ({words}): {restarts[1]} restarts with cgpause, {restarts[0]} without; "
+        rounds = _ROUNDS[len(old["done_s"])]
+        line = f"- `{case}` ({words}{rounds}): {restarts[1]} restarts with cgpause, {restarts[0]} without; "
         line += f"{_done(new['done_s'])} with it, {_done(old['done_s'])} without."
         if case == "probed":
             line += (
