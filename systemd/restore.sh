@@ -5,7 +5,7 @@
 # An upgrade of the distribution may remove the Python of a virtual environment, or replace it with another version that
 # does not find the modules. The unit's ExecStopPost= must resume pods in this case too. The modules that it needs
 # import nothing but the standard library, so any Python from 3.11 on can run them. tests/restore/test_launcher.py runs
-# this script, and tests/vm/test_systemd.py runs it under systemd.
+# this script, and tests/vm/systemd runs it under systemd.
 set -u
 prefix=${0%/share/cgpause/restore.sh}
 version='import sys; sys.exit(sys.version_info < (3, 11))'

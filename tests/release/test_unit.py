@@ -1,4 +1,4 @@
-"""Unit files and shell scripts, checked without starting them (tests/vm/test_systemd.py starts them)."""
+"""Unit files and shell scripts, checked without starting them (tests/vm/systemd starts them)."""
 
 from __future__ import annotations
 

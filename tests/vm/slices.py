@@ -1,4 +1,4 @@
-"""The node of test_systemd and test_package: pods made as kubelet makes them, and the unit that systemd runs."""
+"""The node of tests/vm/systemd and test_package: pods made as kubelet makes them, and the unit that systemd runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The Debian package under dpkg and systemd, and then pipx as in docs/operations.md.
 
-One story, as in test_systemd: install, pressure, upgrade, remove, purge.
+One story, as in tests/vm/systemd: install, pressure, upgrade, remove, purge.
 """
 
 from __future__ import annotations

@@ -1,0 +1,101 @@
+"""cgpause as `scripts/install` puts it on a node: its files, its history, and faults of its surroundings."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from helpers.trees import wait_until
+from vm.slices import (
+    REPO,
+    run,
+    show,
+)
+
+PREFIX = Path("/usr/local/lib/cgpause")
+COMMAND = Path("/usr/local/bin/cgpause")
+UNIT = Path("/etc/systemd/system/cgpause.service")
+METRICS_UNIT = Path("/etc/systemd/system/cgpause-metrics.service")
+RUN = Path("/run/cgpause")
+SHARED = [
+    Path("/etc/fish/completions/cgpause.fish"),
+    Path("/usr/local/share/bash-completion/completions/cgpause"),
+    Path("/usr/local/share/man/man1/cgpause.1"),
+    Path("/usr/local/share/man/man5/cgpause.toml.5"),
+    Path("/usr/local/share/zsh/site-functions/_cgpause"),
+]
+CLEANED_UP = 'reason="cgpause left it paused"'
+
+
+def install(*options: str, status: int = 0) -> str:
+    return run(REPO / "scripts/install", *options, status=status)
+
+
+def pauses(*options: str) -> list[dict[str, object]]:
+    """Return the pauses that `cgpause history` prints."""
+    found: list[dict[str, object]] = json.loads(run(COMMAND, "history", "-ojson", *options))["pauses"]
+    return found
+
+
+def last_pause(name: str, state: str) -> dict[str, object]:
+    """Return a pod's last pause once the history has it in this state; that is after the write tests wait for."""
+    found: dict[str, object] = {}
+
+    def is_noted() -> bool:
+        nonlocal found
+        found = next((pause for pause in reversed(pauses()) if pause["pod"] == name), {})
+        return found.get("state") == state
+
+    wait_until(is_noted, f"the history to have {name} {state}")
+    return found
+
+
+def systemd_is_up_to_date(*units: str) -> bool:
+    """Return True if systemctl needs no daemon-reload; otherwise it would ask for one at each call."""
+    return {show("NeedDaemonReload", unit) for unit in ("cgpause", *units)} == {"no"}
+
+
+@contextlib.contextmanager
+def unit_options(options: str) -> Iterator[None]:
+    """Set these options by the drop-in of docs/operations.md; afterwards restart the unit without them."""
+    path = Path(f"{UNIT}.d/override.conf")
+    path.parent.mkdir()
+    path.write_text(f'[Service]\nEnvironment="CGPAUSE_OPTIONS={options}"\n')
+    try:
+        run("systemctl", "daemon-reload")
+        yield
+    finally:
+        shutil.rmtree(path.parent)
+        run("systemctl", "daemon-reload")
+        run("systemctl", "restart", "cgpause")
+
+
+@contextlib.contextmanager
+def python_upgraded(how: str) -> Iterator[None]:
+    """Break the virtual environment as a distribution upgrade does: its Python is gone, or is a later version."""
+    current = (PREFIX / "current").resolve()
+    [lib] = current.glob("lib/python3.*")
+    target = os.readlink(current / "bin/python")
+    if how == "gone":
+        (current / "bin/python").unlink()
+        (current / "bin/python").symlink_to("/usr/bin/python3.1")
+    else:
+        lib.rename(lib.with_name("python3.1"))
+    try:
+        yield
+    finally:
+        if how == "gone":
+            (current / "bin/python").unlink()
+            (current / "bin/python").symlink_to(target)
+        else:
+            lib.with_name("python3.1").rename(lib)
+
+
+def entries(*matches: str) -> list[dict[str, str]]:
+    """Return the unit's matching journal entries, with their fields."""
+    run("journalctl", "--sync")
+    return [json.loads(line) for line in run("journalctl", "-q", "-o", "json", "--unit=cgpause", *matches).splitlines()]

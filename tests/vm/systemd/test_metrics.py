@@ -1,0 +1,102 @@
+"""The metrics unit under a real systemd."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import stat
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers.trees import wait_until
+from vm.installed import (
+    METRICS_UNIT,
+    RUN,
+    install,
+    systemd_is_up_to_date,
+)
+from vm.slices import (
+    CONFIG,
+    CONFIG_TEXT,
+    REPO,
+    WHEELS,
+    Node,
+    metrics,
+    run,
+    serves,
+)
+
+
+@contextlib.contextmanager
+def drop_in() -> Iterator[None]:
+    """Install the manual's drop-in for the metrics unit during the block."""
+    (text,) = re.findall(r"```ini\n(.*?)```", (REPO / "docs/metrics.md").read_text(), re.DOTALL)
+    path = Path("/etc/systemd/system/cgpause-metrics.service.d/override.conf")
+    path.parent.mkdir()
+    path.write_text(text)
+    try:
+        run("systemctl", "daemon-reload")
+        run("systemctl", "restart", "cgpause-metrics")
+        yield
+    finally:
+        shutil.rmtree(path.parent)
+        run("systemctl", "daemon-reload")
+        run("systemctl", "restart", "cgpause-metrics")
+
+
+def test_metrics_are_added_when_asked_for_and_served_by_nobody(calm: Node) -> None:
+    assert not METRICS_UNIT.exists()
+
+    said = install("--wheels", WHEELS, "--metrics")
+
+    assert "publish = true" in said
+    assert systemd_is_up_to_date("cgpause-metrics")
+    wait_until(lambda: serves("cgpause_up", "0.0"), "the metrics of a daemon that publishes nothing")
+    CONFIG.write_text(f"{CONFIG_TEXT}[metrics]\npublish = true\n")
+    run("systemctl", "reload", "cgpause")
+    wait_until(lambda: serves("cgpause_up", "1.0"), "the daemon's figures")
+    assert stat.filemode((RUN / "metrics.prom").stat().st_mode) == "-rw-r--r--"
+    pid = run("systemctl", "show", "--value", "--property=MainPID", "cgpause-metrics").strip()
+    status = Path(f"/proc/{pid}/status").read_text()
+    assert re.search(r"^Uid:\t0\t", status, re.MULTILINE) is None
+    assert re.search(r"^CapBnd:\t0+$", status, re.MULTILINE)
+    assert metrics()['cgpause_degraded{what="inotify"}'] == metrics()['cgpause_degraded{what="psi"}'] == "0.0"
+    calm.tighten()
+    calm.wait_paused()
+    paused = 'cgpause_pod_pauses_total{namespace="default",pod="small",mechanism="throttle"}'
+    wait_until(lambda: serves(paused, "1.0"), "the pause to be counted")
+    run("systemctl", "stop", "cgpause")
+    assert metrics()["cgpause_up"] == "0.0", "at once: the file is gone with the daemon"
+    run("systemctl", "start", "cgpause")
+
+
+def test_an_upgrade_keeps_the_metrics(calm: Node) -> None:
+    pid = run("systemctl", "show", "--property=MainPID", "cgpause-metrics")
+    assert "this version is in place already" in install("--wheels", WHEELS)
+    assert run("systemctl", "show", "--property=MainPID", "cgpause-metrics") == pid, "nothing changed, nothing restarts"
+
+    METRICS_UNIT.write_text("# of an older version\n")
+    install("--wheels", WHEELS)
+
+    assert "DynamicUser=yes" in METRICS_UNIT.read_text()
+    assert systemd_is_up_to_date("cgpause-metrics")
+    wait_until(lambda: serves("cgpause_up", "1.0"), "the metrics")
+
+
+def test_nobody_else_reaches_the_metrics_even_where_they_listen_on_all_addresses() -> None:
+    with drop_in():
+        wait_until(lambda: serves("cgpause_up", "1.0"), "the metrics on the loopback")
+        with pytest.raises(OSError, match="timed out"):
+            urllib.request.urlopen("http://10.0.2.15:10912/metrics", timeout=5)
+
+
+def test_everyone_may_read_the_file_for_node_exporter_and_it_goes_with_the_option() -> None:
+    file = RUN / "metrics.prom"
+    assert "\ncgpause_up 1.0\n" in file.read_text()
+    assert stat.filemode(file.stat().st_mode) == "-rw-r--r--"
+    CONFIG.write_text(CONFIG_TEXT)
+    run("systemctl", "reload", "cgpause")
+    wait_until(lambda: not file.exists(), "nothing to be published any more")

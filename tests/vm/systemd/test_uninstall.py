@@ -1,0 +1,77 @@
+"""The uninstallation, which comes last."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+from helpers.trees import make_uid
+from vm.installed import (
+    COMMAND,
+    PREFIX,
+    RUN,
+    SHARED,
+    UNIT,
+    install,
+    python_upgraded,
+)
+from vm.slices import (
+    CGROUP,
+    CONFIG,
+    CONFIG_TEXT,
+    STATE,
+    UNIT_CGROUP,
+    Node,
+    run,
+    show,
+)
+
+from cgpause.ledger.record import XATTR
+
+
+@pytest.mark.parametrize("python", [None, "gone", "another"])
+def test_uninstall_refuses_while_a_pod_cannot_be_resumed(calm: Node, python: str | None) -> None:
+    run(COMMAND, "pause", "default/large")
+    # Outside the tree in use, and unknown to systemd, so that the damaged record has no second source.
+    damaged = CGROUP / f"kubepods/burstable/pod{make_uid(9)}"
+    damaged.mkdir(parents=True)
+    os.setxattr(damaged, XATTR, b"damaged")
+    try:
+        with contextlib.nullcontext() if python is None else python_upgraded(python):
+            said = install("--uninstall", status=6)
+    finally:
+        damaged.rmdir()
+        damaged.parent.rmdir()
+        damaged.parents[1].rmdir()
+
+    assert str(damaged) in said
+    assert "nothing was removed" in said
+    assert UNIT.exists()
+    run("systemctl", "start", "cgpause")
+    assert calm.all_as_before()
+
+
+def test_uninstall_resumes_manual_pauses_and_removes_all_but_configuration_and_history(calm: Node) -> None:
+    run(COMMAND, "pause", "default/large")
+
+    said = install("--uninstall")
+
+    assert "daemon-reload" not in said, "systemctl would ask for one"
+    assert calm.all_as_before()
+    assert not any(os.path.lexists(path) for path in (UNIT, COMMAND, PREFIX, UNIT_CGROUP, *SHARED))
+    assert show("LoadState") == "not-found"
+    assert list(Path("/etc/systemd/system").rglob("*cgpause*")) == []
+    assert not any(path.exists() for path in (RUN, Path("/etc/tmpfiles.d/cgpause.conf")))
+    assert CONFIG.read_text() == CONFIG_TEXT
+    assert (STATE / "history.jsonl").exists()
+
+
+def test_uninstall_again_is_no_error_and_purge_takes_those_too() -> None:
+    install("--uninstall")
+    assert CONFIG.exists()
+    assert STATE.exists()
+    install("--uninstall", "--purge")
+    assert not CONFIG.parent.exists()
+    assert not STATE.exists()
