@@ -6,6 +6,7 @@ from collections.abc import Container, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import typer
 from rich.console import Group
 from rich.table import Table
 
@@ -40,6 +41,8 @@ def show(given: Globals, refs: Sequence[str] | None, form: Format | None) -> Non
     else:
         to = output.console()
         to.print(text(status, to.width, wide=form is Format.WIDE))
+    if given.namespace is not None and not status["pods"]:
+        typer.echo(f"cgpause: no pod in namespace '{printable(given.namespace)}'", err=True)
     if failed:
         fail("\n".join(map(said, failed)), Exit.NO_SUCH_POD)
 
@@ -90,14 +93,19 @@ def read_status(tree: PodTree, sampler: Sampler, only: Container[CgroupId] | Non
         },
         "daemon": {"state": daemon.state, "pid": daemon.pid},
         "kubepods": None if tree.kubepods is None else _kubepods(tree, tree.kubepods, headroom),
-        "totals": {
-            "pods": len(pods),
-            "paused": sum(pod["paused"] is not None for pod in pods),
-            "protected": sum(pod["protected"] is not None for pod in pods),
-            "errors": sum(pod["error"] is not None for pod in pods),
-            "memory_current_bytes": sum(pod["memory_current_bytes"] or 0 for pod in pods),
-        },
+        "totals": totals(pods),
         "pods": pods,
+    }
+
+
+def totals(pods: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """Return the counts of pods by state, and their memory in bytes."""
+    return {
+        "pods": len(pods),
+        "paused": sum(pod["paused"] is not None for pod in pods),
+        "protected": sum(pod["protected"] is not None for pod in pods),
+        "errors": sum(pod["error"] is not None for pod in pods),
+        "memory_current_bytes": sum(pod["memory_current_bytes"] or 0 for pod in pods),
     }
 
 

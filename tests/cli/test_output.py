@@ -95,13 +95,7 @@ def status_values(*pods: dict[str, Any], **changes: object) -> dict[str, Any]:
             "memory_max_bytes": GIB,
             "pressure": None,
         },
-        "totals": {
-            "pods": len(pods),
-            "paused": sum(pod["paused"] is not None for pod in pods),
-            "protected": sum(pod["protected"] is not None for pod in pods),
-            "errors": sum(pod["error"] is not None for pod in pods),
-            "memory_current_bytes": sum(pod["memory_current_bytes"] or 0 for pod in pods),
-        },
+        "totals": status.totals(pods),
         "pods": list(pods),
     }
     return values | changes

@@ -24,6 +24,16 @@ def test_paused_pods_come_first_and_then_the_largest(tree: FakeTree) -> None:
     assert lines[4] == "pods      4: 1 paused, 0 protected; 326.0Mi used"
 
 
+def test_a_namespace_without_a_pod_is_named(tree: FakeTree) -> None:
+    """As kubectl does: an empty table looks like a node without pods."""
+    tree.add_pod("web")
+
+    assert run(tree, "status", "-n", "default").stderr == ""
+    nowhere = run(tree, "status", "-n", "nowhere")
+
+    assert (nowhere.exit_code, nowhere.stderr) == (0, "cgpause: no pod in namespace 'nowhere'\n")
+
+
 def terminal(tree: FakeTree, *args: str) -> TerminalProgram:
     """Run a command in a terminal of 80 columns."""
     return TerminalProgram([sys.executable, "-m", "cgpause", *place(tree), *args])
