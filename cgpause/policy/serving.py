@@ -2,7 +2,7 @@
 
 Two orders matter. The *serving order* is the order of `demands`: highest priority first (`Demand.order`). The *way* is
 the order in which batch pods can reach their peaks one after another: nearest first, regardless of priority. "The
-first pod" is the first on the way. "The pods before it" are those before it in the serving order.
+first pod" is the first on the way. "The pods before it" come before it in the serving order.
 
 The way is the banker's algorithm (Dijkstra 1965): each demand has to fit the headroom and what the pods earlier on the
 way have given back. The least headroom that is left on the way is the *slack*. A pod runs only while the growth of all
@@ -98,7 +98,7 @@ def serve(
     all_pods: bool,  # noqa: FBT001 - passed on
     spare: float,
 ) -> Served:
-    """Decide which of `demands` run with `left` bytes of headroom; `demands` are in serving order.
+    """Serve `demands`, which are in serving order, with `left` bytes of headroom; return their places.
 
     The first pod and excused pods run in any case. Any other pod runs if its growth fits the slack beside the growth of
     the running pods before it. A growing pod that is paused or new is tested for its grant first: it has to fit `left`

@@ -58,10 +58,10 @@ def surging(surge: Surge, seed: str) -> Behaviour:
 
 
 def silences(runs: Iterable[Span], holds: Iterable[Span], starts_s: float = 0.0) -> list[float]:
-    """Return how long each stretch was in which a pod did not answer: it was paused, or none of its containers was up.
+    """Return the lengths in s of all times in which a pod did not answer: paused, or without a container that answers.
 
-    `runs` are those of its containers, in order, each of which answers after `starts_s`; before the first one nothing
-    expects an answer.
+    `runs` are the lives of the pod's containers, in order. Each container answers after `starts_s`. Before the first
+    one nothing expects an answer. `holds` are the pod's pauses.
     """
     ran = list(runs)
     gaps = [(before[1], min(after[0] + starts_s, after[1])) for before, after in pairwise(ran)]

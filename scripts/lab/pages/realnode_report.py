@@ -13,7 +13,6 @@ _LOADS = {
     "unlimited": "two jobs without a limit that need 75 % of kubepods each",
     "probed": "the three jobs beside a service with Kubernetes' default HTTP liveness probe",
 }
-_ROUNDS = {1: "", 2: "; twice in a row", 3: "; three times in a row"}
 _CHECKS = {
     "reload": "`systemctl daemon-reload` and a new pod while pods are paused",
     "kubelet": "a restart of kubelet while pods are paused",
@@ -110,7 +109,7 @@ def answers(run: Row) -> list[str]:
             continue
         old, new = arms["without"], arms["with"]
         restarts = [sum(row["restarts"]) for row in (old, new)]
-        rounds = _ROUNDS[len(old["done_s"])]
+        rounds = f"; {len(old['done_s'])} times in a row" * (len(old["done_s"]) > 1)
         line = f"- `{case}` ({words}{rounds}): {restarts[1]} restarts with cgpause, {restarts[0]} without; "
         line += f"{_done(new['done_s'])} with it, {_done(old['done_s'])} without."
         if case == "probed":
