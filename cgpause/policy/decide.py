@@ -367,11 +367,11 @@ def _next_ns(
     # If every pod is protected, no sample can lead to an action: sample as rarely as possible.
     if not paused and all(pod.protected is not None for _, pod in sample.pods):
         return schedule.SLOW_NS
-    if not paused:
-        return schedule.interval_ns(fill, sample, left_bytes)
+    interval_ns, fast_ns = schedule.interval_ns(fill, sample, left_bytes), schedule.fast_ns(sample)
+    if not paused or interval_ns <= fast_ns:
+        return interval_ns
     due_ns = min([_due_ns(pod, stretches[pod.cgroup], sample.at_ns, config) for _, pod in paused])
-    wait_ns = max(due_ns - sample.at_ns, schedule.fast_ns(sample))
-    return min(schedule.interval_ns(fill, sample, left_bytes), _PAUSED_LOOK_NS, wait_ns)
+    return min(interval_ns, _PAUSED_LOOK_NS, max(due_ns - sample.at_ns, fast_ns))
 
 
 def _paused_since(usage: PodUsage) -> int:

@@ -15,7 +15,6 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from cgpause.core.clock import NS_PER_S
-from cgpause.core.memory_units import mib
 from cgpause.core.model import CgroupId, Mechanism, Pod, PodUsage, QosClass, Workload
 from cgpause.policy.growth import LITTLE_PCT, Growth, large_bytes, noise_bytes
 from cgpause.policy.peaks import KNOWN_PEAKS
@@ -276,8 +275,3 @@ def outgrows(pod: Pod, growth: Growth, capacity_bytes: int) -> bool:
     if pod.paused is None or pod.paused.mechanism is not Mechanism.THROTTLE:
         return False
     return grown_bytes(growth) > leak_limit_bytes(capacity_bytes)
-
-
-def describe(amount: float, basis: Basis, left: float) -> str:
-    """Return a demand in words: the amount, its basis, the headroom left for it."""
-    return f"needs {mib(amount)} (by {basis}), {mib(max(left, 0.0))} left"

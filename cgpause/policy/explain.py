@@ -8,7 +8,6 @@ from cgpause.config.settings import Config
 from cgpause.core.model import Action, Freeze, Pause, Pod, PodUsage, Resume, Sacrifice, Sample
 from cgpause.policy import hold, watermark
 from cgpause.policy.decide import Decision, State, decide, decide_on_all, rank, see
-from cgpause.policy.demand import describe
 from cgpause.policy.serving import Place
 
 
@@ -67,7 +66,7 @@ def _words(
     config: Config,
 ) -> tuple[str, str]:
     """Return a pod's action or state in words, and the reason."""
-    numbers = "" if place is None else describe(place.need, place.basis, place.left)
+    numbers = "" if place is None else place.describe()
     match action:
         case Pause(mechanism=mechanism, reason=reason):
             return f"would pause ({mechanism})", reason

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import chain, compress, count, repeat
+from operator import ne
 from typing import NamedTuple
 
 from cgpause.core.clock import NS_PER_S
@@ -204,19 +205,18 @@ def learn(growths: Growths, sample: Sample) -> Growths:
         ended={end.cgroup for end in ends if end.peak_bytes},
     )
     moving: list[PodUsage] = []
-    still: list[PodUsage | None] = []
+    still: list[PodUsage | None] = list(pods)
     named: dict[CgroupId, str] = {}
-    for usage, before in zip_longest(pods, growths.still[: len(pods)]):
-        still.append(usage)
-        if usage == before:  # most pods of a node
-            continue
+    # Most pods of a node stand still: iterators in C skip those that are as in the last sample.
+    for place in compress(count(), map(ne, pods, chain(growths.still, repeat(None)))):
+        usage = pods[place]
         pod = usage.pod
         key, old = pod.cgroup, find(pod.cgroup)
         if pod.controller is not None and key not in growths.controllers:  # kubelet may make its log folder late
             named[key] = pod.controller
         if old is not None and can_learn and _stands_still(old, usage, interval):
             continue
-        still[-1] = None
+        still[place] = None
         if old is None:
             learned[key] = begin(usage, at_ns, is_first=is_first)
             moving.append(usage)

@@ -39,7 +39,6 @@ from cgpause.policy.demand import (
     Terms,
     beyond_bytes,
     demand,
-    describe,
     grown_bytes,
     leak_bytes,
     outgrows,
@@ -331,13 +330,11 @@ def _actions(grants: Grants, growths: Growths, capacity_bytes: int, config: Conf
     actions: list[Action] = []
     for place in grants.places:
         (current, pod), runs = place.usage, place.runs
-        why = describe(place.need, place.basis, place.left)
         if pod.paused is None:
             if not runs:
-                actions.append(Pause(pod, current, config.mechanism.first, why))
+                actions.append(Pause(pod, current, config.mechanism.first, place.describe()))
         elif runs and place.stoppable:
-            why = _EXCUSED + _FUTILE * is_futile if place.excused else why
-            actions.append(Resume(pod, why))
+            actions.append(Resume(pod, _EXCUSED + _FUTILE * is_futile if place.excused else place.describe()))
         elif not runs and config.mechanism.freezes and outgrows(pod, growths.pods[pod.cgroup], capacity_bytes):
             grown = grown_bytes(growths.pods[pod.cgroup])
             actions.append(Freeze(pod, f"grew by {mib(grown)} although throttled", grew=True))

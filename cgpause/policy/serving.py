@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import NamedTuple
 
+from cgpause.core.memory_units import mib
 from cgpause.core.model import CgroupId, PodUsage
 from cgpause.policy.demand import Basis, Demand
 
@@ -58,6 +59,10 @@ class Place(NamedTuple):
     stoppable: bool = True
     large_drop: int = 0
     """Size of a large drop of this pod (`large_bytes`). A pod is not paused for a need of up to this."""
+
+    def describe(self) -> str:
+        """Return the place in words: the need, its basis, the headroom left for it."""
+        return f"needs {mib(self.need)} (by {self.basis}), {mib(max(self.left, 0.0))} left"
 
 
 def place_of(one: Demand, need: float, left: float, *, runs: bool, first: bool = False) -> Place:

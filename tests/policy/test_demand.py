@@ -18,7 +18,6 @@ from cgpause.policy.demand import (
     OVERDUE_S,
     Basis,
     Demand,
-    describe,
     grown_bytes,
     leak_bytes,
     leak_limit_bytes,
@@ -396,8 +395,3 @@ def test_a_pod_that_is_never_frozen_leaks_on() -> None:
 def test_a_manual_pause_leaks_too() -> None:
     manual = replace(THROTTLED, paused=record(NOW - S, Owner.MANUAL))
     assert leak_bytes(PodUsage(MIB, manual), growth(1, rate=MIB), CAPACITY, 0.01, freezes=True) > 0
-
-
-def test_a_demand_in_words() -> None:
-    assert describe(75 * MIB, Basis.LIMIT, 52 * MIB) == "needs 75.0Mi (by limit), 52.0Mi left"
-    assert describe(MIB, Basis.PEAKS, -MIB) == "needs 1.0Mi (by peaks of its workload), 0.0Mi left"

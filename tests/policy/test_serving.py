@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cgpause.core.model import PodUsage
 from cgpause.policy.demand import Basis, Demand
-from cgpause.policy.serving import Growing, Served, serve, way
+from cgpause.policy.serving import Growing, Served, place_of, serve, way
 
 NOW = START_NS + 100 * S
 
@@ -357,3 +357,10 @@ def test_a_newcomer_fits_beside_the_promises_to_the_byte(over_bytes: float, runs
     first = want("a", 10)
     new = want("b", 200, 94 + over_bytes / MIB, newcomer=True)
     assert running(100, first, new) == runs
+
+
+def test_a_place_in_words() -> None:
+    one = want("a", 200)
+    by_peaks = one._replace(basis=Basis.PEAKS)
+    assert place_of(one, 75 * MIB, 52 * MIB, runs=True).describe() == "needs 75.0Mi (by limit), 52.0Mi left"
+    assert place_of(by_peaks, MIB, -MIB, runs=True).describe() == "needs 1.0Mi (by peaks of its workload), 0.0Mi left"
