@@ -122,7 +122,7 @@ class Distress:
                 self.check_oom(tracked, at_ns)
 
     def _is_refusing(self, tracked: TrackedPod, since_ns: int, at_ns: int) -> bool:
-        """Return True if connections to a young pod were refused during its pause: it may become a service."""
+        """Return True if connections to a paused pod that started lately were refused: it may become a service."""
         seen, kind = tracked.seen_since(since_ns), tracked.kind
         if kind.listens or at_ns < seen.look_at_ns or at_ns - max(kind.started_ns, kind.seen_ns) > _SLOW_START_NS:
             return False

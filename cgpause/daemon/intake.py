@@ -123,12 +123,12 @@ class Intake:
         sleep_ns = self.brake.sleep_ns(headroom) if self.psi.on_kubepods else None
         if sleep_ns is None:
             return None
-        young_ns = max(at_ns - _AWAKE_NS, 0)
+        lately_ns = max(at_ns - _AWAKE_NS, 0)
         for tracked in self.tree.pods.values():
             pod = tracked.pod
-            is_young = pod.protected is None and pod.changed_at_ns > young_ns
+            started_lately = pod.protected is None and pod.changed_at_ns > lately_ns
             # No event reports that an operator's pause expires or that a damaged record can be repaired: stay awake.
-            if is_young or pod.paused is not None or tracked.damaged:
+            if started_lately or pod.paused is not None or tracked.damaged:
                 return None
         return sleep_ns
 

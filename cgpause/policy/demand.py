@@ -97,7 +97,7 @@ class Demand(NamedTuple):
     worst one while all are busy, a mix in between (`Terms.idle_share`). Of a pod that does not grow: only `need`."""
     need: float
     """Most that the pod may take before it can be paused, at its fastest."""
-    mean: float
+    counted: float
     """Growth to count while the pod runs, in bytes. Usually the mean growth within one reaction. Exceptions:
     just grown: its fastest growth within one reaction; paused: one usual step;
     no large drop yet: its growth of ACTIVE_S, at most the grant; new, or paused without a past: the whole grant;
@@ -140,24 +140,26 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
     need = rate * terms.reaction_s
     need = need if need < claim else claim
     active = False
-    if newcomer or is_paused or rate * ACTIVE_S > terms.active_bytes or growth.is_young():
+    if newcomer or is_paused or rate * ACTIVE_S > terms.active_bytes or growth.may_take_first_memory():
         worst, expected, basis = _amounts(growth, limit, peaks)
         active = claim >= 4096 and expected + used - growth.low > terms.active_bytes
         if basis is _GROWTH:
             worst = expected = max(worst * (1 - terms.idle_share), need)
     beyond = beyond_bytes(used, peaks) if limit is None else 0.0
-    mean, variance = _growth(growth, terms, is_paused=is_paused, need=need, most=claim)
+    counted, variance = _growth(growth, terms, is_paused=is_paused, need=need, most=claim)
     if active:
         granted = max(expected * terms.idle_share + worst * (1 - terms.idle_share), need)
         if not growth.excused:
             if newcomer or (is_paused and not growth.flow):  # its growth is not known
-                mean, variance = granted, 0.0
+                counted, variance = granted, 0.0
             elif growth.base is None and not beyond:
                 # Until its first large drop the end of its growth is unknown: reserve what it takes at its present
                 # pace.
-                mean, variance = max(mean, min(granted, growth.flow * ACTIVE_S)), 0.0
-            elif beyond and growth.is_young() and not is_paused:  # it may have started beside others (`start`)
-                mean = max(mean, min(granted, first_bytes(terms.capacity_bytes) - growth.surge()))
+                counted, variance = max(counted, min(granted, growth.flow * ACTIVE_S)), 0.0
+            elif (
+                beyond and growth.may_take_first_memory() and not is_paused
+            ):  # it may have started beside others (`start`)
+                counted = max(counted, min(granted, first_bytes(terms.capacity_bytes) - growth.surge()))
     else:
         worst = granted = need
         basis = Basis.NOTHING if not rate else _RATE if need < claim else Basis.LIMIT
@@ -165,7 +167,7 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
     if beyond and growth.recorded and used <= growth.low + large and not (is_paused or newcomer):
         # It has just freed memory, or still does while it ends: frozen, it would keep what the next pod needs. For pods
         # with a limit it costs time: simulated bursts take 6 % longer, with 292 kills instead of 303 (24 seeds).
-        mean = variance = 0.0
+        counted = variance = 0.0
     paused_s = 0.0 if paused is None else max(terms.at_ns - paused.since_ns, 0) / NS_PER_S
     base, is_service = growth.base, pod.workload is _SERVICE
     size = -pod.changed_at_ns if newcomer else used
@@ -177,7 +179,7 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
         worst,
         granted,
         need,
-        mean,
+        counted,
         variance,
         active,
         newcomer,

@@ -28,7 +28,7 @@ STEP_S = 0.05
 """Time for one step of growth: what a pod grows in a longer interval counts as several equal steps."""
 SHORTEST_NS = 10_000_000
 """Shortest time between two samples that gives a rate: a burst of page faults would look like gigabytes a second."""
-YOUNG_NS = 2 * NS_PER_S
+FIRST_MEMORY_NS = 2 * NS_PER_S
 """Running time below which a container may yet take its first memory."""
 FORGOTTEN_RATE = 1024.0
 """Rate in bytes per second below which a rate counts as zero."""
@@ -100,9 +100,9 @@ class Growth(NamedTuple):
     shown: int
     """Highest of the peaks that its large drops left, in bytes; 0 if there is none."""
 
-    def is_young(self) -> bool:
-        """Return True if its containers have run for less than YOUNG_NS: they may yet take their first memory."""
-        return bool(self.started_ns) and self.ran_ns < YOUNG_NS
+    def may_take_first_memory(self) -> bool:
+        """Return True if its containers have run for less than FIRST_MEMORY_NS."""
+        return bool(self.started_ns) and self.ran_ns < FIRST_MEMORY_NS
 
     def surge(self) -> int:
         """Return the bytes taken since the last low; below 0 after the end of a container."""
@@ -223,7 +223,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:
             continue
         if can_learn:
             old = learned[key] = _next(old, usage, interval)
-        if old.rate or pod.paused is not None or not old.admitted or old.excused or old.is_young():
+        if old.rate or pod.paused is not None or not old.admitted or old.excused or old.may_take_first_memory():
             moving.append(usage)
     known = {**growths.controllers, **named} if named else growths.controllers
     peaks = growths.peaks.with_new(interval.peaks) if interval.peaks else growths.peaks
@@ -316,7 +316,7 @@ def _stands_still(old: Growth, usage: PodUsage, interval: _Interval) -> bool:
         and old.admitted
         and pod.paused is None
         and not old.excused
-        and not old.is_young()
+        and not old.may_take_first_memory()
         and old.paused_used is None
         and used <= top
         and used + interval.noise > top

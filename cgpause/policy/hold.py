@@ -147,7 +147,7 @@ def must_run_s(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) 
         return 0.0
     if at_ns < pod.settled_at_ns:
         return (pod.settled_at_ns - at_ns) / NS_PER_S
-    if stretch is not None and stretch.resumed_ns is not None and is_turn(pod, stretch, at_ns, hold):
+    if stretch is not None and stretch.resumed_ns is not None and must_keep_running(pod, stretch, at_ns, hold):
         return (stretch.resumed_ns + _run_ns(stretch, hold) - at_ns) / NS_PER_S
     return None
 
@@ -156,10 +156,10 @@ def is_only_new(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig)
     """Whether a running pod is left alone only because it is new, and its `spared_until_ns` is already over."""
     if pod.protected is not None or pod.distress is not None or pod.unmade or at_ns < pod.spared_until_ns:
         return False
-    return at_ns < pod.settled_at_ns and not is_turn(pod, stretch, at_ns, hold)
+    return at_ns < pod.settled_at_ns and not must_keep_running(pod, stretch, at_ns, hold)
 
 
-def is_turn(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> bool:
+def must_keep_running(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> bool:
     """Return True if a running pod's pause budget is spent and it may not be paused before its run is over.
 
     For a batch pod this holds only if it runs in its own turn, or was resumed by an operator or for distress.

@@ -3,8 +3,8 @@
 A pod that listens on a TCP port is a service, and its workload is one from then on. A *silent* pod does not listen: it
 is batch, or a service that has not started yet. A workload is certainly batch once a silent pod of it has ended, or was
 silent for FIRM_S. Until then its silent pods count as batch, with two exceptions, which the daemon pauses with care
-(`Workload.STARTING`): pods of a workload that has listened since the daemon started, and young pods while other
-workloads are certainly batch, for the daemon can pause pods of these instead.
+(`Workload.STARTING`): pods of a workload that has listened since the daemon started, and pods that started lately while
+other workloads are certainly batch, for the daemon can pause pods of these instead.
 """
 
 from __future__ import annotations

@@ -157,7 +157,9 @@ def left_bytes(state: ReserveState, sample: Sample, *, only_growing: bool = Fals
     beyond, least = 0.0, sample.headroom.capacity_bytes * LITTLE_PCT / 100 / ACTIVE_S
     for usage in growths.moving:
         pod, growth = usage.pod, growths.pods[usage.pod.cgroup]
-        if pod.unmade or (only_growing and growth.rate < least and growth.admitted and not growth.is_young()):
+        if pod.unmade or (
+            only_growing and growth.rate < least and growth.admitted and not growth.may_take_first_memory()
+        ):
             continue
         limit = pod.memory_max_bytes
         if limit is None:

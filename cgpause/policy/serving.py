@@ -125,20 +125,20 @@ def serve(
         if total <= slack and not (all_pods or one.is_paused or one.newcomer or one is first or one.excused):
             running.add(one, total)  # most pods
             continue
-        runs, need, fits_in, counted = True, one.worst, left, one
+        runs, need, fits_in, added = True, one.worst, left, one
         if one is first:
             running.promise(one, one.worst)  # the slack leaves its growth out already
         elif one.excused:
             running.add(one, total)
         else:
             kept = overdue.granted if overdue is not None and one.is_paused and one is not overdue else 0.0
-            need, fits_in, counted = _test(one, running, slack, left, kept, spare)
+            need, fits_in, added = _test(one, running, slack, left, kept, spare)
             runs = need <= fits_in or need <= one.large_drop
             if runs:
-                running.add(counted, running.bytes_with(counted))
+                running.add(added, running.bytes_with(added))
                 overdue = None if one is overdue else overdue
         if all_pods or one.is_paused or not runs:
-            places.append(place_of(counted, need, fits_in, runs=runs, first=one is first))
+            places.append(place_of(added, need, fits_in, runs=runs, first=one is first))
         if runs and one.newcomer:
             admitted.add(one.usage.pod.cgroup)
     return Served(places, slack - running.bytes, unsafe, admitted, None if first is None else first.usage.pod.cgroup)
@@ -149,7 +149,7 @@ class _Test(NamedTuple):
 
     need: float
     fits_in: float
-    counted: Demand
+    added: Demand
     """The demand to add to the running ones if the pod runs."""
 
 
@@ -164,7 +164,7 @@ def _test(one: Demand, running: Growing, slack: float, left: float, kept: float,
         if not one.start:
             return _Test(one.granted, unpromised, one)
         # An idle CPU can run it, and all others keep their way to their peaks: only its first memory has to fit.
-        one = one._replace(mean=one.start, variance=0.0, basis=Basis.FIRST)
+        one = one._replace(counted=one.start, variance=0.0, basis=Basis.FIRST)
         spare = 0.0
     growth = running.bytes_with(one) - running.bytes
     leaves_free = spare * running.bytes if starts and one.is_paused else 0.0
@@ -185,7 +185,7 @@ def way(demands: Sequence[Demand], left: float, first: Demand | None) -> Way:
 
     The first pod takes its worst demand, each other its grant. Then each gives that back, and `returns` besides.
     Services are left out: they never end, so they give nothing back. Also left out is a pod whose growth counts with
-    its whole grant (`mean`): its peak is already covered.
+    its whole grant (`counted`): its peak is already covered.
     """
     slack = left if first is None else left - first.worst - first.beyond
     if first is not None:
@@ -193,7 +193,7 @@ def way(demands: Sequence[Demand], left: float, first: Demand | None) -> Way:
     blocked: set[CgroupId] = set()
     others = [one for one in demands if one.active and one is not first and not one.is_service]
     for one in sorted(others, key=_worst):
-        if one.mean >= one.granted:
+        if one.counted >= one.granted:
             continue
         if one.granted > left:
             blocked.add(one.usage.pod.cgroup)
@@ -219,12 +219,12 @@ class Growing:
 
     def bytes_with(self, one: Demand) -> float:
         """Return the growth to expect at most if one more pod runs."""
-        return self.mean + one.mean + _SIGMAS * sqrt(self.variance + one.variance)
+        return self.mean + one.counted + _SIGMAS * sqrt(self.variance + one.variance)
 
     def add(self, one: Demand, after: float) -> None:
         """Add a running pod; `after` is `bytes_with(one)`."""
         self.bytes = after
-        self.mean += one.mean
+        self.mean += one.counted
         self.variance += one.variance
         self.promise(one, one.granted)
 

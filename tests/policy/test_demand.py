@@ -182,7 +182,7 @@ def test_demands_are_consistent(
     assert 0 <= found.need <= found.granted
     assert found.granted <= max(found.worst, found.need) * (1 + 1e-9)
     assert found.returns >= 0
-    assert 0 <= found.mean <= max(found.granted, found.need)
+    assert 0 <= found.counted <= max(found.granted, found.need)
     if limit is not None:
         assert max(found.worst, found.granted, found.need) <= max(limit * MIB - known.used, 0) * (1 + 1e-9)
 
@@ -223,7 +223,7 @@ def test_growth_until_a_pod_can_be_paused(
     known: Growth, limit: float | None, facts: dict[str, Any], mean: float, deviation: float
 ) -> None:
     found = asked(known, limit, **facts)
-    assert mib(found.mean) == mean
+    assert mib(found.counted) == mean
     assert mib(found.variance**0.5) == deviation
 
 
@@ -238,7 +238,7 @@ def test_growth_until_a_pod_can_be_paused(
 def test_a_paused_pod_counts_with_its_usual_step(steps: int, limit: float, expected: float) -> None:
     known = growing(100, **{**FLOW, "squares": steps * FLOW["squares"]})
     found = asked(known, limit, **held())
-    assert (mib(found.mean), found.variance) == (expected, 0)
+    assert (mib(found.counted), found.variance) == (expected, 0)
 
 
 @pytest.mark.parametrize(("ago_s", "overdue"), [(OVERDUE_S, False), (OVERDUE_S + 1e-6, True)])

@@ -32,9 +32,9 @@ def test_the_fewer_peaks_are_known_the_more_stays_free_beyond_them(
 def test_a_young_pod_with_a_known_peak_has_its_first_memory_reserved() -> None:
     """It starts beside others, and a decision later it has not yet taken what it will take at once."""
     young = {"started_ns": 1, "ran_ns": S, "low": 0}
-    assert mib(asked(growing(10, **young), None, peaks=(400,)).mean) == 70, "80 are 8 % of the capacity"
-    assert mib(asked(growing(79, **young), None, peaks=(400,)).mean) < 80 - 70
-    assert mib(asked(growing(10, **{**young, "ran_ns": 2 * S}), None, peaks=(400,)).mean) < 10
+    assert mib(asked(growing(10, **young), None, peaks=(400,)).counted) == 70, "80 are 8 % of the capacity"
+    assert mib(asked(growing(79, **young), None, peaks=(400,)).counted) < 80 - 70
+    assert mib(asked(growing(10, **{**young, "ran_ns": 2 * S}), None, peaks=(400,)).counted) < 10
     assert mib(asked(growing(10, **young), None, peaks=(400,)).start) == 80
     assert asked(growing(10, **young), None, peaks=(400,), terms=BUSY).start == 0
     assert asked(growing(10, **young), None).start == 0
@@ -43,9 +43,9 @@ def test_a_young_pod_with_a_known_peak_has_its_first_memory_reserved() -> None:
 def test_the_growth_of_a_pod_with_a_known_peak_is_not_reserved_far_ahead() -> None:
     known = growing(100, flow=10.0 * MIB)
     assert known.base is None
-    assert mib(asked(known, 900).mean) == 300, "its growth of 30 s"
+    assert mib(asked(known, 900).counted) == 300, "its growth of 30 s"
     found = asked(known, None, peaks=(400,))
-    assert found.mean < found.need * 3 < found.granted
+    assert found.counted < found.need * 3 < found.granted
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_nothing_is_reserved_for_a_pod_with_a_known_peak_that_has_just_freed_mem
     known = growing(100, **{"recorded": True, "base": 100 * MIB, "flow": 1.0 * MIB, **facts})
     found = asked(known, limit, peaks=(400,))
     assert found.active
-    assert (found.mean > 0) is reserved
+    assert (found.counted > 0) is reserved
 
 
 @pytest.mark.parametrize("idle_share", [0.0, 0.5, 1.0])

@@ -19,9 +19,9 @@ from cgpause.policy.hold import (
     freeze_ns,
     is_only_new,
     is_spent,
-    is_turn,
     max_pause_s,
     must_end,
+    must_keep_running,
     must_run,
     must_run_s,
     spent_text,
@@ -236,7 +236,7 @@ def test_how_long_a_pod_has_to_run(made: Pod, stretch: Stretch | None, seconds: 
     ],
 )
 def test_a_pod_whose_budget_is_spent_runs_in_its_turn(workload: Workload, stretch: Stretch | None, turn: bool) -> None:
-    assert is_turn(pod("a", workload=workload), stretch, NOW, HOLD) is turn
+    assert must_keep_running(pod("a", workload=workload), stretch, NOW, HOLD) is turn
 
 
 NEW = pod("a", settled_at_ns=NOW + 1)

@@ -40,7 +40,7 @@ def want(
         worst=worst * MIB,
         granted=expected * MIB,
         need=need * MIB,
-        mean=need * MIB,
+        counted=need * MIB,
         variance=(deviation * MIB) ** 2,
         active=True,
         newcomer=False,
@@ -178,14 +178,14 @@ def test_while_a_cpu_is_idle_a_pod_with_a_known_peak_begins_beside_the_first_one
 ) -> None:
     """The first pod keeps its worst demand and what may come beyond it."""
     first = want("a", 100, beyond=20 * MIB)
-    second = want("b", 150, newcomer=True, start=start * MIB)._replace(mean=150.0 * MIB)
+    second = want("b", 150, newcomer=True, start=start * MIB)._replace(counted=150.0 * MIB)
     places = served(left, first, second).places
     assert "".join(p.usage.pod.uid.upper() if p.first else p.usage.pod.uid for p in places if p.runs) == runs
 
 
 def test_two_of_them_do_not_begin_at_once() -> None:
     a, b, c = (
-        want(name, 400, newcomer=name != "a", beyond=20 * MIB, start=80 * MIB)._replace(mean=400.0 * MIB)
+        want(name, 400, newcomer=name != "a", beyond=20 * MIB, start=80 * MIB)._replace(counted=400.0 * MIB)
         for name in "abc"
     )
     assert running(400 + 20 + 80, a, b, c) == "Ab"
@@ -251,7 +251,7 @@ def test_a_paused_pod_leaves_a_share_of_the_running_ones_growth_free() -> None:
     assert places[0.26].left == pytest.approx((30 - 20 - 5.2) * MIB), "says what it waits for"
     assert served(40, a, b, c._replace(is_paused=False), spare=9).places[2].runs, "a running pod goes on"
     assert served(40, a, b, c._replace(active=False), spare=9).places[2].runs, "it will not grow"
-    assert served(40, a, b, c._replace(need=2 * MIB, mean=2.0 * MIB), spare=9).places[2].runs, "that is noise"
+    assert served(40, a, b, c._replace(need=2 * MIB, counted=2.0 * MIB), spare=9).places[2].runs, "that is noise"
 
 
 def test_no_pod_begins_with_what_an_overdue_one_waits_for() -> None:
@@ -286,7 +286,7 @@ def test_an_excused_pod_runs_and_only_its_growth_is_reserved() -> None:
     a, b = want("a", 10), want("b", 90, 30, need=40, excused=True, paused_s=50)
     assert running(0, a, b) == "Ab"
     assert served(100, a, b).left_bytes == pytest.approx((100 - 10 - 40) * MIB)
-    assert served(100, a, b._replace(mean=20.0 * MIB)).left_bytes == pytest.approx(50 * MIB)
+    assert served(100, a, b._replace(counted=20.0 * MIB)).left_bytes == pytest.approx(50 * MIB)
     assert served(0, a, b).places[1].need == 90 * MIB
     assert served(0, a, b, all_pods=False).places[-1].usage.pod.uid == "b"
 

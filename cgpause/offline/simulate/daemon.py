@@ -55,7 +55,7 @@ _ASK_PAUSED_S = 1.0
 """The same after a pause: a frozen pod cannot begin to listen."""
 _SCAN_S = 1.0
 """Interval of counting refused connections (cgpause.daemon.distress)."""
-_YOUNG_S = 300.0
+_SLOW_START_S = 300.0
 """Age of a container up to which they are counted."""
 _NOISE_PER_S = 1.0
 """How often a second the kernel charges or returns batches of a running pod."""
@@ -343,9 +343,9 @@ class SimDaemon:
         return now_s - pod.started_s - paused_s
 
     def probe_refused(self, pod: SimPod) -> None:
-        """Take in a refused connection to a pod; a young paused pod is resumed soon."""
+        """Take in a refused connection to a pod; a paused pod that started lately is resumed soon."""
         facts, started_s, now_s = pod.facts, pod.started_s, self._engine.now_s
-        if facts is None or facts.paused is None or started_s is None or now_s - started_s > _YOUNG_S:
+        if facts is None or facts.paused is None or started_s is None or now_s - started_s > _SLOW_START_S:
             return
         since_ns, epoch = facts.paused.since_ns, pod.epoch
         if self._now_ns() - since_ns < _SCAN_S * NS_PER_S:
