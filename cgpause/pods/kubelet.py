@@ -15,6 +15,7 @@ from cgpause.kernel.processes import read_started_ns
 
 KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"
 """Path of kubelet's configuration with kubeadm and most other installers."""
+_MAPS = ("eviction-hard", "eviction-soft")
 _MOST_BYTES = 64 << 10
 _FIRST_REST_NS = 10 * NS_PER_S
 """Time from a look that found no kubelet to the next one: a look reads the name of each process of the node. The time
@@ -105,15 +106,19 @@ class KubeletProcess:
 
 
 def parse_flags(cmdline: bytes) -> KubeletFlags:
-    """Parse `/proc/<pid>/cmdline` of a kubelet: `--name=value` or `--name value`; the last one of a flag counts."""
+    """Parse `/proc/<pid>/cmdline` of a kubelet: `--name=value` or `--name value`.
+
+    The last one of a flag counts, but the eviction flags add up, as in kubelet (mapStringString in component-base).
+    """
     words = cmdline.decode(errors="replace").removesuffix("\0").split("\0")
     found: dict[str, str] = {}
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if word.startswith("--"):
             name, has_value, value = word[2:].partition("=")
-            found[name.replace("_", "-")] = value if has_value else following
+            name, value = name.replace("_", "-"), value if has_value else following
+            found[name] = f"{found[name]},{value}" if name in found and name in _MAPS else value
     return KubeletFlags(
         found.get("config") or None,
         found.get("config-dir") or None,
-        *map(found.get, ("eviction-hard", "eviction-soft")),
+        *map(found.get, _MAPS),
     )

@@ -29,6 +29,11 @@ from cgpause.pods.kubelet import KUBELET_CONFIG, KubeletFlags, KubeletProcess, p
             id="thresholds",
         ),
         pytest.param(["--eviction-hard="], KubeletFlags(None, None, ""), id="an-empty-threshold"),
+        pytest.param(
+            ["--eviction-hard=memory.available<2Gi", "--eviction-hard", "nodefs.available<10%"],
+            KubeletFlags(None, None, "memory.available<2Gi,nodefs.available<10%"),
+            id="thresholds-add-up",
+        ),
         pytest.param(["--config"], KubeletFlags(None), id="cut-off"),
     ],
 )
