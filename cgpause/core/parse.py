@@ -1,7 +1,7 @@
 """Conversion of kernel text to values; no files.
 
-Formats: Documentation/admin-guide/cgroup-v2.rst, accounting/psi.rst, filesystems/proc.rst. Each function takes
-the bytes of a read, because decoding would cost more than the rest of a tick, and raises MalformedError on other text.
+Formats: Documentation/admin-guide/cgroup-v2.rst, accounting/psi.rst, filesystems/proc.rst. The functions take
+the bytes of a read, because decoding would cost more than the rest of a tick; most raise MalformedError on other text.
 """
 
 from __future__ import annotations
@@ -168,16 +168,16 @@ def _meminfo_bytes(data: bytes, key: bytes) -> int:
 
 
 def parse_pressure(data: bytes) -> Pressure:
-    """Read a `memory.pressure`; a "full" line is missing for cpu on old kernels and counts as zero."""
+    """Read a `memory.pressure`."""
     lines = {}
     for line in data.splitlines():
         match = _PRESSURE_LINE.fullmatch(line)
         if match is None:
             raise MalformedError("pressure", line)
         lines[match[1]] = (float(match[2]), int(match[3]))
-    if b"some" not in lines:
+    if lines.keys() != {b"some", b"full"}:
         raise MalformedError("pressure", data)
-    return Pressure(*lines[b"some"], *lines.get(b"full", (0.0, 0)))
+    return Pressure(*lines[b"some"], *lines[b"full"])
 
 
 def parse_flock_holder(proc_locks: bytes, device: tuple[int, int], inode: int) -> int | None:

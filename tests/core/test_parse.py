@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpause.core.errors import MalformedError
-from cgpause.core.model import CpuMax, Pressure
+from cgpause.core.model import CpuMax
 from cgpause.core.parse import (
     CpuStat,
     ProcessStatus,
@@ -98,11 +98,6 @@ def test_pages_of_hugetlb_are_no_memory_for_pods() -> None:
     """They are not part of MemAvailable, and no ordinary allocation gets them."""
     memory = b"MemTotal:       1000 kB\nMemAvailable:    400 kB\nHugePages_Total:     3\nHugetlb:  300 kB\n"
     assert parse_meminfo(memory) == (700 * 1024, 400 * 1024, 1000 * 1024)
-
-
-def test_pressure_without_a_full_line_counts_it_as_zero() -> None:
-    data = b"some avg10=1.50 avg60=0.00 avg300=0.00 total=12345\n"
-    assert parse_pressure(data) == Pressure(1.5, 12345, 0.0, 0)
 
 
 MOUNT = b"32 24 0:27 / %s rw,relatime shared:8 - %s cgroup2 rw\n"
@@ -274,7 +269,8 @@ NOT_NUMBERS = [
     *(b"\xff\xfe\n", "\N{ARABIC-INDIC DIGIT ONE}\n".encode()),
     *(b"18446744073709551616\n", b"9" * 21, b"9" * 5000),  # more than 64 bit
 ]
-PRESSURE = b"some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n"
+SOME = b"some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n"
+PRESSURE = SOME + SOME.replace(b"some", b"full")
 HUGE = b"9" * 21
 
 MALFORMED: list[tuple[Callable[[bytes], object], str, list[bytes]]] = [
@@ -327,7 +323,7 @@ MALFORMED: list[tuple[Callable[[bytes], object], str, list[bytes]]] = [
         parse_pressure,
         "pressure",
         [
-            *(b"", PRESSURE.replace(b"some", b"full"), PRESSURE.replace(b" total=1", b""), PRESSURE[:35]),
+            *(b"", SOME, PRESSURE.replace(b"some", b"full"), PRESSURE.replace(b" total=1", b""), PRESSURE[:35]),
             *(PRESSURE.replace(b"avg10=0.00", b"avg10=" + bad) for bad in (b"-1.00", b"max", b"nan")),
             *(PRESSURE.replace(b"total=1", b"total=" + bad) for bad in (HUGE, b"1\x00")),
         ],

@@ -28,9 +28,10 @@ from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.telemetry.counts import Counts
 from cgpause.telemetry.events import EventKind, make_event, present
-from cgpause.telemetry.metrics import BY_NAME, Kind, Values
+from cgpause.telemetry.metrics import BY_NAME, MetricType, Values
 
 GIB = 1 << 30
+PRESSURE = "".join(f"{word} avg10=0.00 avg60=0.00 avg300=0.00 total=1\n" for word in ("some", "full"))
 
 
 class Bench:
@@ -79,15 +80,15 @@ def bench(tmp_path: Path, watch: Watch) -> Iterator[Bench]:
 
 def test_everything_that_has_a_name_is_gathered_as_it_is_described(bench: Bench, monkeypatch: Patch) -> None:
     monkeypatch.setattr("cgpause.daemon.gauges.read_node_pressure", lambda: Pressure(0, 0, 0, 0))
-    (bench.fake.kubepods / "memory.pressure").write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n")
+    (bench.fake.kubepods / "memory.pressure").write_text(PRESSURE)
     for file in ("memory.events", "memory.events.local"):
         (bench.fake.kubepods / file).write_text("oom 1\noom_kill 1\n")
     bench.fake.add_pod("web")
     bench.refresh()
-    bench.counts.keep_pods(1)
+    bench.counts.limit_pods(1)
     bench.hold("web")
     pod, record = bench.tracked("web").pod, bench.tracked("web").pod.paused
-    bench.counts.keep(make_event(present(), EventKind.PAUSED, pod, "test", record))
+    bench.counts.count(make_event(present(), EventKind.PAUSED, pod, "test", record))
 
     values = bench.values()
 
@@ -95,7 +96,7 @@ def test_everything_that_has_a_name_is_gathered_as_it_is_described(bench: Bench,
         family = BY_NAME[name]
         for figure in figures:
             assert len(figure.labels) == len(family.labels), name
-            assert bool(figure.counts) == (family.kind is Kind.HISTOGRAM), name
+            assert bool(figure.counts) == (family.kind is MetricType.HISTOGRAM), name
         assert len({figure.labels for figure in figures}) == len(figures), name
     assert set(BY_NAME) - set(values) == {"cgpause_up", "cgpause_snapshot_timestamp_seconds"}
 
@@ -215,7 +216,7 @@ def test_memory_that_cannot_be_read_is_left_out_and_said(bench: Bench, file: str
 def test_a_file_that_cannot_be_read_costs_its_own_figures(bench: Bench, name: str, content: bytes | None) -> None:
     for each in ("memory.events", "memory.events.local"):
         (bench.fake.kubepods / each).write_text("oom 1\noom_kill 1\n")
-    (bench.fake.kubepods / "memory.pressure").write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n")
+    (bench.fake.kubepods / "memory.pressure").write_text(PRESSURE)
     bench.refresh()
     before = set(bench.values())
     (bench.fake.kubepods / name).unlink()
