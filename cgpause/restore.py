@@ -21,20 +21,20 @@ from dataclasses import dataclass
 from functools import partial
 
 from cgpause.config.arguments import Options, daemon_options, daemon_parser
+from cgpause.core.cgroup_names import pod_uid
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import (
-    AtWorkError,
     CgpauseError,
     CgroupGoneError,
+    DaemonRunningError,
     DamagedRecordError,
     HostError,
     PausedOtherwiseError,
     printable,
 )
 from cgpause.core.exit_codes import Exit
-from cgpause.core.kubepods import pod_uid
 from cgpause.core.model import Owner, PauseRecord, Result
-from cgpause.core.names import PodName
+from cgpause.core.pod_names import PodName
 from cgpause.kernel import logfmt
 from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
 from cgpause.kernel.find_daemon import find_daemon
@@ -198,13 +198,13 @@ def alone(root: str) -> Iterator[bool]:
     A daemon in the caller's own cgroup (unit or container) does not count: it hangs, or is about to be stopped.
 
     Raises:
-        AtWorkError: another daemon is at work on the tree.
+        DaemonRunningError: another daemon has locked the tree.
     """
     with Cgroup(root, "") as top:
         is_there = False
         try:
             top.lock_for_daemon()
-        except AtWorkError:
+        except DaemonRunningError:
             is_there = True
             holder = find_daemon(root).pid
             if holder is None or _cgroup_of(holder) != _cgroup_of(os.getpid()):
@@ -237,7 +237,7 @@ def main(argv: list[str] | None = None) -> int:
             raise HostError(f"--cgroup-root {printable(root)}: no such directory")
         with alone(root) if daemon_only else nullcontext(enter_result=False) as stops:
             outcomes = resume_all(root, owner=Owner.DAEMON if daemon_only else None)
-    except AtWorkError as e:
+    except DaemonRunningError as e:
         log.warning("nothing is resumed %s", fields(reason=e))
         return Exit.DONE
     except HostError as e:

@@ -16,7 +16,7 @@ from cgpause.core.errors import CgpauseError
 from cgpause.core.model import Owner
 
 if TYPE_CHECKING:
-    from cgpause.core.names import PodName
+    from cgpause.core.pod_names import PodName
     from cgpause.kernel.cgroupfs import Cgroup
 
 
@@ -94,7 +94,7 @@ _GLOBS = f"{_WAYS}, or a glob such as 'batch/*'"
 AnyPod = Annotated[
     str | None,
     typer.Option(
-        metavar="REF", help="Only this pod: namespace/name, name, a glob, UID or its begin.", autocompletion=_offer_all
+        metavar="REF", help="Only this pod: namespace/name, name, a glob, UID or its prefix.", autocompletion=_offer_all
     ),
 ]
 OnePod = Annotated[

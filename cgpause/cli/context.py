@@ -39,9 +39,10 @@ class Globals:
 
     def keep(self, event: Event) -> str | None:
         """Add an operator's action to the history, and as root to the journal; return the history's error or None."""
+        from cgpause.core.memory_units import MIB
         from cgpause.kernel import journal
         from cgpause.telemetry import history
-        from cgpause.telemetry.recorder import MIB, max_mib
+        from cgpause.telemetry.recorder import max_mib
 
         problem = None
         path = self.history_path

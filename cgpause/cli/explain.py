@@ -87,7 +87,7 @@ def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config,
     for verdict in verdicts:
         current, pod = verdict.usage
         rank = "-" if verdict.rank is None else str(verdict.rank)
-        cells = [rank, printable(pod.label), *((pod.qos, pod.workload) if wide else ()), output.memory(current)]
+        cells = [rank, printable(pod.label), *((pod.qos, pod.kind) if wide else ()), output.memory(current)]
         place = verdict.place
         if place is not None and numbers:
             claim = "no limit" if math.isinf(place.claim) else output.memory(round(place.claim))

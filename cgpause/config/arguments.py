@@ -32,7 +32,7 @@ class Options:
     learned_path: str | None
     """Path of the learned data on workloads; None: nowhere."""
     metrics_path: str | None
-    """Path of the published figures, if publishing is configured; None: nowhere."""
+    """Path of the published metrics, if publishing is configured; None: nowhere."""
     dry_run: bool
     verbose: bool
 
@@ -64,7 +64,7 @@ def daemon_parser(prog: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--run-dir",
         metavar="DIR",
-        help=f"where figures are published (default: {DEFAULT_RUN_DIR}, and nowhere with --cgroup-root)",
+        help=f"where metrics are published (default: {DEFAULT_RUN_DIR}, and nowhere with --cgroup-root)",
     )
     parser.add_argument("--dry-run", action="store_true", help="do everything but write")
     parser.add_argument("--verbose", action="store_true", help="log each event too")

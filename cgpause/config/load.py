@@ -86,9 +86,9 @@ def _read(path: str) -> bytes:
 
 def render_config(config: Config) -> str:
     """Return the text of a complete, commented file for a configuration; `parse_config` reads the same back."""
-    from cgpause.config import render as optionstext  # noqa: PLC0415 - the daemon never writes one
+    from cgpause.config.render import render  # noqa: PLC0415 - the daemon never writes one
 
-    return optionstext.render(
+    return render(
         config,
         Config(),
         "Configuration of cgpause: every option, with what it means, its unit, what is allowed and its default.\n"

@@ -21,7 +21,7 @@ T = TypeVar("T")
 Path = tuple[str | int, ...]
 """Keys from the root down to a value; an int is a place in an array."""
 
-Kind = Any
+Type = Any
 """A type as a value: `bool`, a StrEnum, a dataclass, `tuple[str, ...]`. mypy has nothing narrower for all of these."""
 
 _BAD: Final = object()
@@ -97,18 +97,18 @@ class Entry(NamedTuple):
     """Name as written in a file."""
     field: str
     """Name in the dataclass."""
-    kind: Kind
+    kind: Type
     option: Option
     default: Any
 
     @property
-    def item(self) -> Kind:
+    def item(self) -> Type:
         """The type of a list's items; None if the field is no list."""
         origin: object = get_origin(self.kind)
         return get_args(self.kind)[0] if origin is tuple else None
 
     @property
-    def section(self) -> Kind:
+    def section(self) -> Type:
         """The dataclass of a section or an array of sections; None for an option."""
         return next((kind for kind in (self.kind, self.item) if dataclasses.is_dataclass(kind)), None)
 
@@ -121,7 +121,7 @@ class Entry(NamedTuple):
         return _allowed(self.kind, self.option)
 
 
-def entries(kind: Kind, base: object = None) -> tuple[Entry, ...]:
+def entries(kind: Type, base: object = None) -> tuple[Entry, ...]:
     """Return the fields of a dataclass of options; the defaults come from `base` if it is given."""
     return tuple(
         Entry(
@@ -135,7 +135,7 @@ def entries(kind: Kind, base: object = None) -> tuple[Entry, ...]:
     )
 
 
-def _set_kind(kind: Kind) -> Kind:
+def _set_kind(kind: Type) -> Type:
     """Return the type of an option once it is set: `int` for `int | None`."""
     if not isinstance(kind, UnionType):
         return kind
@@ -143,7 +143,7 @@ def _set_kind(kind: Kind) -> Kind:
     return set_kind
 
 
-def all_entries(kind: Kind, base: object = None, path: Path = ()) -> Iterator[tuple[Path, Entry]]:
+def all_entries(kind: Type, base: object = None, path: Path = ()) -> Iterator[tuple[Path, Entry]]:
     """Yield every option and section with its path (without indexes); a section comes before its contents."""
     # Sections come last, as in a TOML file: there, all lines after a header belong to it.
     for entry in sorted(entries(kind, base), key=lambda e: e.section is not None):
@@ -153,20 +153,23 @@ def all_entries(kind: Kind, base: object = None, path: Path = ()) -> Iterator[tu
 
 
 def read(base: T, table: Mapping[str, object]) -> tuple[T, list[Mistake]]:
-    """Return `base` with the values of a table from tomllib, and the findings. A wrong value leaves that of `base`."""
+    """Return `base` with the values of a table from tomllib, and the mistakes.
+
+    Where a value is wrong, that of `base` stays.
+    """
     reader = _Reader(type(base))
     result: T = reader.section(type(base), base, table, ())
-    return result, reader.findings
+    return result, reader.mistakes
 
 
 class _Reader:
-    """A reader that collects findings instead of stopping at the first."""
+    """A reader that collects mistakes instead of stopping at the first."""
 
     def __init__(self, root: type) -> None:
         self.root = root
-        self.findings: list[Mistake] = []
+        self.mistakes: list[Mistake] = []
 
-    def section(self, kind: Kind, base: object, table: Mapping[str, object], path: Path) -> Any:  # noqa: ANN401 - a dataclass of `kind`, or _BAD
+    def section(self, kind: Type, base: object, table: Mapping[str, object], path: Path) -> Any:  # noqa: ANN401 - a dataclass of `kind`, or _BAD
         """Return one section; _BAD if a value is wrong and `base` has no value for it."""
         known = entries(kind, base)
         values: dict[str, object] = {}
@@ -174,17 +177,17 @@ class _Reader:
         names = {entry.name for entry in known}
         for key in [key for key in table if key not in names]:
             gone = getattr(self.root, "GONE", {}).get(dotted((*path, key)))
-            self._find((*path, key), gone or self._unknown(key, table[key], known, path))
+            self._add((*path, key), gone or self._unknown(key, table[key], known, path))
         for entry in known:
-            before = len(self.findings)
+            before = len(self.mistakes)
             where = (*path, entry.name)
             if entry.name in table:
                 values[entry.field] = self._value(entry, table[entry.name], where)
             elif entry.default is dataclasses.MISSING:
-                values[entry.field] = self._find(where, f"missing; allowed: {entry.allowed()}")
+                values[entry.field] = self._add(where, f"missing; allowed: {entry.allowed()}")
             else:
                 values[entry.field] = entry.default
-            if len(self.findings) > before:
+            if len(self.mistakes) > before:
                 doubtful.add(entry.name)
         if any(value is _BAD for value in values.values()):
             return _BAD
@@ -195,15 +198,15 @@ class _Reader:
                     self._conflict(conflict, table, path)
         return result
 
-    def _find(self, path: Path, message: str) -> object:
-        self.findings.append(Mistake(path, message))
+    def _add(self, path: Path, message: str) -> object:
+        self.mistakes.append(Mistake(path, message))
         return _BAD
 
     def _conflict(self, conflict: Conflict, table: Mapping[str, object], path: Path) -> None:
         given = [name for name in conflict.names if name in table]
         # If no name is given, the message itself says so.
         absent = "".join(f"; {name} is not set here" for name in conflict.names if given and name not in table)
-        self._find((*path, *(given or conflict.names)[:1]), conflict.message + absent)
+        self._add((*path, *(given or conflict.names)[:1]), conflict.message + absent)
 
     def _value(self, entry: Entry, value: object, path: Path) -> object:
         fallback = _BAD if entry.default is dataclasses.MISSING else entry.default
@@ -216,19 +219,19 @@ class _Reader:
             converted = _scalar(entry.kind, entry.option, value)
             if converted is not _BAD:
                 return converted
-        self._find(path, f"found {shown(value)}; allowed: {entry.allowed()}{_hint(entry.kind, value)}")
+        self._add(path, f"found {shown(value)}; allowed: {entry.allowed()}{_hint(entry.kind, value)}")
         return fallback
 
     def _item(self, entry: Entry, value: object, path: Path) -> object:
         if entry.section is not None:
             if isinstance(value, Mapping):
                 return self.section(entry.section, None, value, path)
-            return self._find(path, f"found {shown(value)}; allowed: {entry.allowed()}")
+            return self._add(path, f"found {shown(value)}; allowed: {entry.allowed()}")
         converted = _scalar(entry.item, entry.option, value)
         if converted is not _BAD:
             return converted
         allowed = _allowed(entry.item, entry.option)
-        return self._find(path, f"found {shown(value)}; allowed: {allowed}{_hint(entry.item, value)}")
+        return self._add(path, f"found {shown(value)}; allowed: {allowed}{_hint(entry.item, value)}")
 
     def _unknown(self, key: str, value: object, known: Iterable[Entry], path: Path) -> str:
         is_section = isinstance(value, Mapping) or (
@@ -247,7 +250,7 @@ class _Reader:
         return f"unknown {what}{_nearest(key, names)}; known here: {', '.join(names)}"
 
 
-def _scalar(kind: Kind, option: Option, value: object) -> object:
+def _scalar(kind: Type, option: Option, value: object) -> object:
     """Return a value, neither list nor section, converted to `kind`; _BAD if it is not allowed."""
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value) if _in_range(option, value) else _BAD
@@ -270,7 +273,7 @@ def _in_range(option: Option, value: int | float) -> bool:
     )
 
 
-def _allowed(kind: Kind, option: Option, *, plural: bool = False) -> str:
+def _allowed(kind: Type, option: Option, *, plural: bool = False) -> str:
     if kind is bool:
         return "true or false"
     if issubclass(kind, StrEnum):
@@ -302,7 +305,7 @@ def shown(value: object) -> str:
     return "a list" if isinstance(value, list | tuple) else f"a date or time ({value})"
 
 
-def _hint(kind: Kind, value: object) -> str:
+def _hint(kind: Type, value: object) -> str:
     if isinstance(value, str) and isinstance(kind, type) and issubclass(kind, StrEnum):
         return _nearest(value, [str(choice) for choice in kind])
     return ""
@@ -317,7 +320,7 @@ def _nearest(word: str, known: list[str]) -> str:
     return f'; did you mean "{spellings[near[0]]}"?' if near else ""
 
 
-def header(path: Path, root: Kind) -> str:
+def header(path: Path, root: Type) -> str:
     """Return the header of a section as it stands in a file."""
     if not path:
         return "the part above all sections"

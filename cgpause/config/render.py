@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from enum import StrEnum
 
-from cgpause.config.options import Entry, Kind, Path, all_entries, entries, header, quoted
+from cgpause.config.options import Entry, Path, Type, all_entries, entries, header, quoted
 
 _WIDTH = 100
 
@@ -36,7 +36,7 @@ def table(defaults: object) -> str:
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in rows)
 
 
-def _section(kind: Kind, value: object, defaults: object, path: Path, root: Kind) -> Iterator[str]:
+def _section(kind: Type, value: object, defaults: object, path: Path, root: Type) -> Iterator[str]:
     """Yield the lines for the options of a section, then for the sections in it."""
     described = entries(kind, defaults)
     for entry in described:
@@ -57,7 +57,7 @@ def _section(kind: Kind, value: object, defaults: object, path: Path, root: Kind
             yield from _array(entry, inner, where, root)
 
 
-def _array(entry: Entry, rules: tuple[object, ...], path: Path, root: Kind) -> Iterator[str]:
+def _array(entry: Entry, rules: tuple[object, ...], path: Path, root: Type) -> Iterator[str]:
     """Yield the lines for an array of sections: the options of one in comments, then each section."""
     for inner in entries(entry.section):
         yield from _comment(f"{inner.name}: {describe(inner)}", indent="  ")

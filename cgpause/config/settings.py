@@ -58,9 +58,9 @@ class ReserveConfig:
     sacrifice: bool = field(
         default=False,
         metadata=option(
-            "If all pods that may be paused are paused, and even the first pod has no headroom left, kill the "
-            "containers of the pod that loses least: lowest priority first, then batch before services, then least "
-            "CPU time used. kubelet restarts them."
+            "If no headroom is left although every pod that may be paused is paused, except the one that always runs, "
+            "kill the containers of the pod that loses least: lowest priority first, then batch before services, then "
+            "least CPU time used. kubelet restarts them."
         ),
     )
 
@@ -129,8 +129,8 @@ class ThrottleConfig:
     quota_us: int = field(
         default=1001,
         metadata=option(
-            "CPU time that a paused pod may use in each 100 ms. The kernel refuses less than 1000; below 1 % of the "
-            "period a throttled task can stop inside the kernel holding locks (before kernel 6.18). The odd "
+            "CPU time that a paused pod may use in each 100 ms. The kernel refuses less than 1000. Before Linux 6.18 a "
+            "throttled task can stop inside the kernel with a lock held, for longer the smaller the quota. The odd "
             "microsecond distinguishes this value from a CPU limit of 10m, which is 1000.",
             unit="µs",
             low=1000,
@@ -223,7 +223,7 @@ class HistoryConfig:
 
 @dataclass(frozen=True, slots=True)
 class MetricsConfig:
-    """Options of the figures that the daemon publishes for Prometheus."""
+    """Options of the metrics that the daemon publishes for Prometheus."""
 
     publish: bool = field(
         default=False,
@@ -289,7 +289,7 @@ class PodRule:
         metadata=option(
             "The class of these pods. Batch pods are paused before services (by the reserve policy), and for longer. "
             "auto, which is also the "
-            "default, takes a pod for batch if no process in it listens on TCP (docs/configuration.md)."
+            "default, treats a pod as batch if no process in it listens on TCP (docs/configuration.md)."
         ),
     )
     priority: int | None = field(
@@ -334,7 +334,7 @@ class Config:
             [f"reserve.{name}" for name in ("margin_pct", "horizon_s", "ahead_s", "resume_pct", "freeze_growing")],
             "removed, for this policy has nothing to tune any more: delete this line",
         ),
-        "sampling": "removed, the daemon samples every 50 ms to 2 s as memory requires: delete this section",
+        "sampling": "removed, the daemon samples every 50 ms to 30 s as memory requires: delete this section",
         "throttle.period_us": "removed, the period is always 100 ms: delete this line, and give quota_us for 100 ms",
         "trace": "removed, `cgpause lab record` records a node: delete this section (docs/trace.md)",
     }
@@ -347,7 +347,7 @@ class Config:
             "How a pod is paused. throttle lowers its cpu.max, so that it runs very slowly and can answer a patient "
             "probe. freeze stops it completely (cgroup.freeze), so that the daemon cannot miss its SIGTERM. auto "
             "throttles a pod and freezes it after 1.5 s if it is batch, and any pod once it has grown by 1/3200 of the "
-            "memory. `cgpause pause` takes auto for throttle."
+            "memory. `cgpause pause` treats auto as throttle."
         ),
     )
     reserve: ReserveConfig = field(

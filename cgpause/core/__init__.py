@@ -1,1 +1,1 @@
-"""Values, errors, parsing, units and paths; nothing here knows cgroups or the daemon."""
+"""Values, errors, parsing, units and paths; nothing here opens a file."""

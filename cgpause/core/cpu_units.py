@@ -58,6 +58,6 @@ def throttled_ratio(nr_throttled: int, nr_periods: int) -> float | None:
 
 
 def throttled_text(nr_throttled: int, nr_periods: int) -> str:
-    """Return the share in percent; "-" for None."""
+    """Return the share in percent; "-" if it is 0 or unknown."""
     ratio = throttled_ratio(nr_throttled, nr_periods)
     return "-" if not ratio else f"{100 * ratio:.0f}%" if ratio >= 0.005 else "<1%"

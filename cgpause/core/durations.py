@@ -29,7 +29,7 @@ def left(seconds: float) -> str:
 def shown(seconds: float, *, tenths: bool = False) -> str:
     """Return a time in its two largest units, in at most six cells up to 100 days; optionally with tenths of a second.
 
-    The time is rounded down: 59.9 s is "59s".
+    It is rounded down (59.9 s is "59s"), with `tenths` to the nearest tenth.
     """
     if tenths and seconds < 59.95:
         return f"{max(seconds, 0):.1f}s"

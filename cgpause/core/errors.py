@@ -27,8 +27,8 @@ class HostError(CgpauseError):
     """The host or its state prevents the command: no cgroup v2, an address in use, another daemon."""
 
 
-class AtWorkError(HostError):
-    """Another daemon works on this tree."""
+class DaemonRunningError(HostError):
+    """Another daemon has locked this tree."""
 
 
 class MalformedError(CgpauseError):
@@ -74,7 +74,7 @@ class KernelReadError(_KernelError):
 
 
 class KernelWriteError(_KernelError):
-    """The kernel refused a write (of an interface file or of the record's xattr)."""
+    """The kernel refused a write."""
 
     verb = "write"
 
@@ -94,7 +94,7 @@ class UsageError(CgpauseError):
 
 
 class PausedOtherwiseError(CgpauseError):
-    """The pod is already paused, in another way than requested."""
+    """The pause has another owner, end or mechanism than the request."""
 
 
 class DamagedRecordError(CgpauseError):

@@ -1,4 +1,4 @@
-"""Frozen values that the core computes with; no files, no clock.
+"""Frozen values that the packages pass to each other; no files, no clock.
 
 Field names keep the kernel's spelling where a kernel file is the source (`memory_current_bytes`, `period_us`); "max" is
 None. Times are nanoseconds of CLOCK_BOOTTIME, which restarts at boot, as cgroups do.
@@ -46,7 +46,7 @@ class Owner(StrEnum):
 
 
 class Result(StrEnum):
-    """The end of a pause."""
+    """Why a pause ended."""
 
     ROOM = "room"
     """Headroom came back."""
@@ -55,7 +55,8 @@ class Result(StrEnum):
     EXPIRED = "expired"
     """The time that an operator had set was over."""
     DISTRESS = "distress"
-    """The pod had a stop signal, an OOM kill, changed containers, or a process started from outside."""
+    """The pod had a stop signal, an OOM kill, changed containers, a process started from outside, a refused connection,
+    or a memory.current that cannot be read."""
     SACRIFICED = "sacrificed"
     PROTECTED = "protected"
     """A later rule or mark protected the pod, or the daemon left it alone after trouble."""
@@ -74,7 +75,7 @@ class Result(StrEnum):
     """The pod was removed."""
 
 
-class Workload(StrEnum):
+class PodKind(StrEnum):
     """The kind of a pod, by a rule, its own word or its signs: a service may have probes, batch has none."""
 
     BATCH = "batch"
@@ -158,16 +159,17 @@ class Pod:
     changed_at_ns: int = 0
     """Time of the last start or end of a container in it that the daemon has seen; 0: none."""
     settled_at_ns: int = 0
-    """Before this time watermark does not pause the pod: it is new, or spared. reserve waits for `spared_until_ns`."""
+    """Before this time watermark does not pause the pod, and no policy sacrifices it: it is new, or spared. reserve
+    waits for `spared_until_ns`."""
     spared_until_ns: int = 0
     """Before this time the daemon does not pause the pod."""
-    unmade: bool = False
-    """Whether no program runs in the pod: only its sandbox, a runtime that makes a container, or nothing. It takes
-    little memory, and a container cannot be made in a paused pod."""
+    no_program: bool = False
+    """Whether no program runs in the pod: only its sandbox, a runtime that is creating a container, or nothing. It
+    takes little memory, and no container can be created in a paused pod."""
     paused: PauseRecord | None = None
     distress: str | None = None
     """The reason to end a pause at once, as in `daemon.distress`; None without one."""
-    workload: Workload = Workload.BATCH
+    kind: PodKind = PodKind.BATCH
     controller: str | None = None
     """Name of its workload, guessed: namespace/name without the suffix of the single pod; None while unknown."""
     priority: int = 0
@@ -275,7 +277,7 @@ class Sample:
     """Idle CPUs, averaged between two readings at least 0.2 s apart."""
     cost_ns: int = 0
     """Recent CPU time of a sample and its decision: the more it costs, the fewer samples are taken."""
-    limit_ooms: int = 0
+    limit_kills: int = 0
     """Number of kills at the limit of kubepods that were seen so far; read once a second while memory is tight."""
     ended: tuple[Ended, ...] = ()
     """The pods and killed containers that have ended since the last sample with a decision."""

@@ -18,7 +18,7 @@ DEFAULT_LISTEN = "127.0.0.1:10912"
 
 
 def state_file(name: str, state_dir: str | None, cgroup_root: str | None) -> str | None:
-    """Return the path of a kept file; the default folder belongs to the node's own tree only."""
+    """Return the path of a file in the state directory; None if a cgroup root is given without a state directory."""
     if state_dir is None:
         state_dir = DEFAULT_STATE_DIR if cgroup_root is None else None
     return None if state_dir is None else os.path.join(state_dir, name)

@@ -102,7 +102,7 @@ def redact(text: str, names: HiddenNames, salt: bytes) -> str:
 
 
 def redact_values(values: Any, names: HiddenNames, salt: bytes, key: str | None = None) -> Any:  # noqa: ANN401 - JSON
-    """Return a JSON document with a hash for each name; values of the keys namespace, name, pod and uid are names."""
+    """Return a JSON document with a hash for each name; values of the keys in _NAME_KEYS are names."""
     if isinstance(values, Mapping):
         return {name: redact_values(value, names, salt, name) for name, value in values.items()}
     if isinstance(values, list | tuple):

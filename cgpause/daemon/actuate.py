@@ -414,7 +414,7 @@ class Actuator:
             self._untold.append((event, level))
             return
         try:
-            self.counts.keep(event)
+            self.counts.count(event)
         except Exception:  # a bug: it must cost only a figure
             log.exception("event not counted")
         if self._dry_run:

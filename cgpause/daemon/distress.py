@@ -14,7 +14,7 @@ from cgpause.core.model import Mechanism, Owner, PauseRecord
 from cgpause.core.parse import parse_flat_keyed
 from cgpause.daemon.actuate import Actuator
 from cgpause.kernel.listening import refused_connections
-from cgpause.kernel.processes import Call, Processes
+from cgpause.kernel.processes import Processes, ResumeReason
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.policy.hold import paused_by_daemon
@@ -48,7 +48,7 @@ class Distress:
         self._unwatched = True
         self._scan_at_ns = at_ns
         for tracked in self._tree.pods.values():
-            tracked.kind.word_asked = False
+            tracked.signs.word_asked = False
 
     def on_containers(self, tracked: TrackedPod, at_ns: int, *, removed: bool) -> bool:
         """Handle a container's start or end: spare the pod for a while; return whether a decision cannot wait.
@@ -123,10 +123,10 @@ class Distress:
 
     def _is_refusing(self, tracked: TrackedPod, since_ns: int, at_ns: int) -> bool:
         """Return True if connections to a paused pod that started lately were refused: it may become a service."""
-        seen, kind = tracked.seen_since(since_ns), tracked.kind
-        if kind.listens or at_ns < seen.look_at_ns or at_ns - max(kind.started_ns, kind.seen_ns) > _SLOW_START_NS:
+        seen, signs = tracked.seen_since(since_ns), tracked.signs
+        if signs.listens or at_ns < seen.look_at_ns or at_ns - max(signs.started_ns, signs.seen_ns) > _SLOW_START_NS:
             return False
-        if not kind.started_ns:
+        if not signs.started_ns:
             if self._tree.classifier.kinds.is_batch(tracked.pod.controller):
                 return False
             seen.look_at_ns = at_ns + _REFUSED_NS
@@ -139,16 +139,16 @@ class Distress:
         below = tracked.descendants(at_ns)
         call = processes.look(tracked.cgroup, below, paused.since_ns, at_ns=at_ns, frozen_ns=frozen_ns)
         if call is None and self._is_refusing(tracked, paused.since_ns, at_ns):
-            call = Call.REFUSED
+            call = ResumeReason.REFUSED
         if call is None:
             if processes.doubted:
                 self._tree.classifier.disbelieve_visits(tracked, at_ns)
             return
-        if call is Call.ENDING:
+        if call is ResumeReason.ENDING:
             tracked.spare(at_ns + _GRACE_NS)
             self._tree.classifier.note_stop_signal(tracked, at_ns)
         else:
-            self._tree.classifier.note_visit(tracked, at_ns)
+            self._tree.classifier.note_probe(tracked, at_ns)
         self._mark(tracked, call)
 
 

@@ -45,7 +45,7 @@ class Sources:
 def gather(sources: Sources, at_ns: int) -> Values:
     """Return all figures as they are now, under the names of `metrics.FAMILIES`; never wait for a disk."""
     tree, counts = sources.tree, sources.counts
-    counts.count_held((tracked.pod for tracked in tree.pods.values()), at_ns)
+    counts.count_paused((tracked.pod for tracked in tree.pods.values()), at_ns)
     memory = _memory(sources.sampler)
     degraded = {
         DegradedSource.INOTIFY: sources.watch.degraded,

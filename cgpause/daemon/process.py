@@ -41,10 +41,10 @@ from cgpause.ledger import ledger
 from cgpause.ledger.dryrun import DryLedger
 from cgpause.pods.follow import Follower
 from cgpause.pods.names import NamesThread
-from cgpause.pods.own import POD_UID, own_pod_uid
+from cgpause.pods.own_pod import POD_UID, own_pod_uid
+from cgpause.pods.own_words import OwnWordsThread
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
-from cgpause.pods.words import WordsThread
 from cgpause.policy.decide import State
 from cgpause.policy.hold import must_end, paused_by_daemon
 from cgpause.policy.kinds import Kinds
@@ -77,7 +77,7 @@ class Daemon:
             root_cgroup.lock_for_daemon()
         known = saver.load(options.learned_path)
         names = NamesThread(options.log_dir)
-        self._tree = tree = PodTree(root, options.log_dir, config, Kinds(known.kinds), WordsThread(root), names)
+        self._tree = tree = PodTree(root, options.log_dir, config, Kinds(known.kinds), OwnWordsThread(root), names)
         sampler = Sampler(tree)
         epoll = select.epoll()
         watch = Watch(epoll)

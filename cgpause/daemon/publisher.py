@@ -46,7 +46,7 @@ class Publisher:
     def configure(self, config: MetricsConfig) -> None:
         """Start, stop or change publishing as the configuration asks."""
         on = config.publish and self._path is not None
-        self._sources.counts.keep_pods(MAX_PODS if on else 0)
+        self._sources.counts.limit_pods(MAX_PODS if on else 0)
         if on and self._thread is None:
             self._start()
         elif not on:

@@ -63,8 +63,8 @@ class BackgroundWriter:
 class FileTrouble:
     """The errors of one file, for the log: an error is logged once while it lasts, and so is its end."""
 
-    def __init__(self, path: str, bad: str, good: str, how: str = ", for root alone") -> None:
-        """Log `bad` for an error and `good` for its end; `how` ends the advice to make the folder ("make FOLDER")."""
+    def __init__(self, path: str, bad: str, good: str, how: str = ", accessible to root only") -> None:
+        """Log `bad` for an error and `good` for its end; `how` ends the advice to create the folder."""
         self.path = path
         self.text: str | None = None
         """The present error; None after a success."""
@@ -88,11 +88,11 @@ class FileTrouble:
         self.text = None
 
     def _advice(self, error: OSError) -> str | None:
-        # systemd sets up the unit's writable folders at its start: a folder made later is read-only to the unit.
-        folder, after = os.path.dirname(self.path), f"{self._how}, and restart the unit after that"
+        # systemd sets up the unit's writable folders at its start: a folder created later is read-only to the unit.
+        folder, after = os.path.dirname(self.path), f"{self._how}, then restart the unit"
         return {
-            errno.ENOENT: f"make {folder}{after}",
-            errno.ENOTDIR: f"make {folder} a folder{after}",
-            errno.EROFS: "if the folder was made after the unit's start, restart the unit",
-            errno.ENOSPC: "make room",
+            errno.ENOENT: f"create {folder}{after}",
+            errno.ENOTDIR: f"replace {folder} by a directory{after}",
+            errno.EROFS: "if the folder was created after the unit's start, restart the unit",
+            errno.ENOSPC: "free disk space",
         }.get(error.errno or 0)

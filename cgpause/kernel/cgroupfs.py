@@ -18,10 +18,10 @@ from types import TracebackType
 from typing import Self
 
 from cgpause.core.errors import (
-    AtWorkError,
     BusyError,
     CgpauseError,
     CgroupGoneError,
+    DaemonRunningError,
     HostError,
     KernelLockError,
     KernelReadError,
@@ -42,7 +42,7 @@ _HINTS = {
     errno.ENOSPC: "the file system has no room for another xattr",
     errno.EBUSY: "the cgroup is being removed, or another controller refuses the change",
 }
-_READ_SIZE = 16384  # memory.stat, the longest file read here, has 1.6 KiB on 6.12
+_READ_SIZE = 16384  # memory.stat has 1.6 KiB on 6.12; cgroup.procs of a large pod needs several reads
 _PIECE_SIZE = 2048
 """A read that returns at least this many bytes may not be the last one."""
 LOCK_FILE = "cgroup.kill"
@@ -213,7 +213,7 @@ class Cgroup:
         Return False if the tree cannot be locked.
 
         Raises:
-            AtWorkError: another daemon works on this tree.
+            DaemonRunningError: another daemon has locked this tree.
         """
         fd = -1
         try:
@@ -221,7 +221,7 @@ class Cgroup:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
-            raise AtWorkError(
+            raise DaemonRunningError(
                 f"another cgpause daemon is at work on {printable(self.path)}: stop it first (systemctl stop cgpause), "
                 "or look on with --dry-run"
             ) from None
@@ -276,7 +276,7 @@ class Cgroup:
         return found
 
     def owned_by_root(self) -> bool:
-        """Return True if root (or this user, on a made tree) owns the directory.
+        """Return True if root (or this user, on an ordinary directory tree) owns the directory.
 
         Then no other user can have set its user.* xattrs.
         """

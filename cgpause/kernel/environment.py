@@ -6,17 +6,17 @@ read up to a bound, and only the one variable is looked at. The kernel shows it 
 CAP_DAC_READ_SEARCH if the process belongs to another user than root.
 
 The kernel takes the process's mmap_lock for it, which the process may hold for long. So the daemon reads in a thread
-(`cgpause.pods.words`). A page of a file or of a userfaultfd does not delay the reading (FOLL_ANON, commit 7f7ccc2ccc2e,
-Linux 4.17).
+(`cgpause.pods.own_words`). A page of a file or of a userfaultfd does not delay the reading (FOLL_ANON, commit
+7f7ccc2ccc2e, Linux 4.17).
 """
 
 from __future__ import annotations
 
 import os
 
+from cgpause.core.cgroup_names import is_monitor
 from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import CgpauseError
-from cgpause.core.kubepods import is_monitor
 from cgpause.core.model import OwnWord
 from cgpause.core.parse import parse_variable
 from cgpause.kernel.cgroupfs import Cgroup
@@ -34,7 +34,7 @@ _UNNAMED_NS = 10 * NS_PER_S
 """A process older than this with a name of `UNNAMED` is a program, and no runtime."""
 
 
-class Containers:
+class ContainerWords:
     """Reads the own words of one pod's containers, each container once."""
 
     def __init__(self) -> None:
@@ -85,7 +85,9 @@ def _word(environ: bytes) -> OwnWord | None:
 
 
 def _first_environ(pod: Cgroup, name: str) -> bytes:
-    """Return the environment of a container's first process; empty while the container is being made or has ended.
+    """Return the environment of a container's first process.
+
+    It is empty while a runtime is still creating the container, and after its end.
 
     Raises:
         PermissionError: this process may not read it.

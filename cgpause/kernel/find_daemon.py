@@ -33,24 +33,24 @@ class DaemonState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class RunningDaemon:
-    """The daemon of this tree."""
+class FoundDaemon:
+    """What is known of the daemon of this tree."""
 
     state: DaemonState
     pid: int | None = None
 
 
-def find_daemon(root: str, proc_locks: str = "/proc/locks") -> RunningDaemon:
+def find_daemon(root: str, proc_locks: str = "/proc/locks") -> FoundDaemon:
     """Return the state of the daemon of a tree, with its process id if /proc/locks shows that it has the tree's lock.
 
-    Without one the cgroup of the unit decides. This needs no privileges and disturbs no daemon that starts.
+    Without one the cgroup of the unit decides.
     """
     try:
         with Cgroup(root, "") as top:
             lock = top.daemon_lock()
             unit = _is_populated(top)
     except CgpauseError:
-        return RunningDaemon(DaemonState.UNKNOWN)
+        return FoundDaemon(DaemonState.UNKNOWN)
     pid, can_tell = None, lock is not None and _sees_all_processes()
     if lock is not None:
         try:
@@ -59,10 +59,10 @@ def find_daemon(root: str, proc_locks: str = "/proc/locks") -> RunningDaemon:
         except OSError:
             can_tell = False
     if pid is not None:
-        return RunningDaemon(DaemonState.RUNNING, pid)
+        return FoundDaemon(DaemonState.RUNNING, pid)
     if unit:
-        return RunningDaemon(DaemonState.LOOKING_ON if can_tell else DaemonState.RUNNING)
-    return RunningDaemon(DaemonState.STOPPED if can_tell else DaemonState.UNKNOWN)
+        return FoundDaemon(DaemonState.LOOKING_ON if can_tell else DaemonState.RUNNING)
+    return FoundDaemon(DaemonState.STOPPED if can_tell else DaemonState.UNKNOWN)
 
 
 def _sees_all_processes() -> bool:

@@ -81,7 +81,7 @@ class Changes:
     tree: bool = False
     """A pod, a tier or the kubepods root appeared, a tier was removed, or events were lost: refresh the tree now."""
     gone: bool = False
-    """A pod or an empty tier was removed: the refresh can wait."""
+    """A cgroup in a watched directory was removed: the refresh can wait, unless `tree` is set too."""
     pods: dict[CgroupId, PodChange] = field(default_factory=dict)
     high: bool = False
     """A process wrote memory.high of the kubepods root, perhaps the daemon itself."""
@@ -129,7 +129,7 @@ class Watch:
         recovered = self._told and not self.degraded
         if recovered:
             self._told = False
-            log.info("inotify tells of everything again")
+            log.info("all inotify watches work again")
         return recovered
 
     def fileno(self) -> int:

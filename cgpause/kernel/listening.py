@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
+from cgpause.core.cgroup_names import is_monitor
 from cgpause.core.errors import CgpauseError, MalformedError
-from cgpause.core.kubepods import is_monitor
 from cgpause.core.parse import parse_first_listens, parse_tcp_in_use
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.processes import RUNTIME, UNNAMED
@@ -75,7 +75,7 @@ class Inside(NamedTuple):
     """The kinds of processes in a pod."""
 
     runtime: bool
-    """Whether a runtime makes a container in it."""
+    """Whether a runtime is creating a container in it."""
     program: bool
     """Whether a program of its containers runs."""
     node_critical: bool = False

@@ -26,7 +26,7 @@ class Notifier:
 
     @property
     def connected(self) -> bool:
-        """Whether systemd listens."""
+        """Whether systemd gave a notification socket."""
         return self._socket is not None
 
     def send(self, *assignments: str) -> bool:

@@ -4,9 +4,9 @@ A paused process cannot act on its stop signal, and a process that kubelet start
 preStop hook, kubectl exec) makes no progress. No event of the cgroup reports either, so the daemon reads the processes:
 only those with a parent outside the pod, because a runtime starts and signals no others.
 
-A pod can fake all three reasons. It can signal itself. It can start a process whose parent is its container's shim
-(CLONE_PARENT). It can make a child that the kernel OOM-kills at the pod's own limit. So the daemon believes each reason
-at most _BELIEVED times in _WINDOW_S. In a frozen pod no process can fork, so a new process is always believed.
+A pod can fake both, and an OOM kill too. It can signal itself. It can start a process whose parent is its container's
+shim (CLONE_PARENT). It can make a child that the kernel OOM-kills at the pod's own limit. So the daemon believes each
+reason at most _BELIEVED times in _WINDOW_S. In a frozen pod no process can fork, so a new process is always believed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import re
 from collections.abc import Iterable
 from enum import StrEnum
 
+from cgpause.core.cgroup_names import is_monitor
 from cgpause.core.errors import CgpauseError, MalformedError
-from cgpause.core.kubepods import is_monitor
 from cgpause.core.parse import ProcessStatus, parse_process_status, parse_start_ticks
 from cgpause.kernel.cgroupfs import Cgroup
 
 RUNTIME = re.compile(r"runc(:|$)|crun$|youki")
-"""Names of a process of a runtime that makes a container: runc names its steps `runc:[2:INIT]`."""
+"""Names of a process of a runtime that creates a container: runc names its steps `runc:[2:INIT]`."""
 UNNAMED = re.compile(r"exe$|\d+$")
 """Names of such a process before it sets its own: runc and crun run copies of themselves as /proc/self/exe or
 /proc/self/fd/N."""
@@ -36,8 +36,8 @@ _WINDOW_S = 600
 85 % of the time. After a change of containers the count begins anew."""
 
 
-class Call(StrEnum):
-    """The reason why a paused pod has to run."""
+class ResumeReason(StrEnum):
+    """Why a paused pod has to run; REFUSED comes from `listening.refused_connections`."""
 
     ENDING = "it is being terminated"
     VISITED = "a process was started in it from outside"
@@ -82,7 +82,7 @@ class Processes:
 
     def look(
         self, pod: Cgroup, below: Iterable[str], since_ns: int, *, at_ns: int, frozen_ns: int | None = None
-    ) -> Call | None:
+    ) -> ResumeReason | None:
         """Return the reason to resume the pod, or None.
 
         `below` is the result of `descendants`, `since_ns` the start of the pause, and `frozen_ns` a time at which all
@@ -108,13 +108,13 @@ class Processes:
                 continue
             started_ns = read_started_ns(pid)
             if self._is_ending(pid, started_ns, status.stops, at_ns):
-                return Call.ENDING
+                return ResumeReason.ENDING
             # The first process of a container is older than the pause (a new container ends the pause anyway). With
             # the host's PID namespace a container's orphans are init's: a runtime's own children never are.
             if status.parent != 1 and started_ns + _TICK_NS > since_ns:
                 is_certain = frozen_ns is not None and started_ns > frozen_ns
                 if is_certain or (not self.doubted and self._visits.take(at_ns)):
-                    return Call.VISITED
+                    return ResumeReason.VISITED
                 self.doubted = True
         return None
 

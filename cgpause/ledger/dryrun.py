@@ -12,7 +12,7 @@ from cgpause.ledger.plan import PauseRequest, plan_freeze, plan_pause
 
 
 class DryLedger:
-    """The functions of `cgpause.ledger.ledger`, in memory; it reads real pauses and never changes them."""
+    """The functions of `cgpause.ledger.ledger` that the daemon uses, in memory; real pauses are read, never changed."""
 
     def __init__(self) -> None:
         self._records: dict[CgroupId, PauseRecord] = {}

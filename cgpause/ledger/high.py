@@ -114,7 +114,7 @@ def set_high(
 
     Raises:
         RestoreError: the value could not be set, and the undo of the write failed too.
-        CgpauseError: the value could not be set; the write was undone before.
+        CgpauseError: the value could not be set; the write has been undone.
     """
     with cgroup.locked(wait_s=wait_s):
         existing = _record(cgroup, known)

@@ -1,9 +1,10 @@
-"""The pause protocol: record, write, verify, restore. The daemon and the CLI use it.
+"""The pause protocol: record, write, verify, restore. The daemon, the CLI and `cgpause.restore` use it.
 
     pause:   flock → read cpu.max → set record → read again → write → read back
     freeze:  flock → get record → set record → freeze → read back (the second step of a throttled pod)
     take over: flock → get record → set record (new owner and end) → write the pause again if it is not in force
     set end: flock → get record → set record (new end)
+    reassert: flock → get record → read cpu.max → set record → read again → write → read back
     resume:  flock → get record → write the original, unless a foreign value is in force → remove record
 
 The record is an xattr of the pod's cgroup, so it lives exactly as long as the cgroup. A process that dies between two
@@ -45,8 +46,8 @@ from cgpause.ledger.plan import (
 from cgpause.ledger.record import XATTR, decode_record, encode_record
 
 LOCK_WAIT_S = 2.0
-"""Longest wait for another cgpause process on the same pod, which needs a millisecond; a damaged record takes
-seconds."""
+"""Longest wait for a pod's lock. Another cgpause process has it for a millisecond, or for up to 3 s while it asks
+systemd about a damaged record."""
 _MAX_READS = 5
 """Number of attempts to read an original that changes meanwhile; kubelet writes cpu.max once per resize."""
 
@@ -84,7 +85,7 @@ def pause(cgroup: Cgroup, request: PauseRequest, *, wait_s: float = LOCK_WAIT_S)
 
     Raises:
         RestoreError: the pod could not be paused, and the undo of its writes failed too.
-        CgpauseError: the pod could not be paused; its writes were undone before.
+        CgpauseError: the pod could not be paused; its writes have been undone.
     """
     with cgroup.locked(wait_s=wait_s):
         existing = read_record(cgroup)
@@ -270,15 +271,15 @@ def _write_quota(cgroup: Cgroup, record: PauseRecord, throttle: CpuMax) -> Pause
         record = replace(record, original=current, written=tighter(throttle, current))
         _set_record(cgroup, record)
     else:
-        raise _at_work(cgroup, f"read {_MAX_READS} values")
+        raise _other_writer(cgroup, f"read {_MAX_READS} values")
     cgroup.write("cpu.max", str(record.written))
     found = parse_cpu_max(cgroup.read("cpu.max"))
     if found != record.written:
-        raise _at_work(cgroup, f"wrote {record.written} and read {found}")
+        raise _other_writer(cgroup, f"wrote {record.written} and read {found}")
     return record
 
 
-def _at_work(cgroup: Cgroup, what: str) -> CgpauseError:
+def _other_writer(cgroup: Cgroup, what: str) -> CgpauseError:
     return CgpauseError(f"{what} in {printable(cgroup.path)}/cpu.max: another writer is at work (see: cgpause check)")
 
 

@@ -54,7 +54,7 @@ def do_all(
         return [done.result() for done in begun]
     except BrokenProcessPool as e:
         raise HostError(
-            f"one of {processes} processes was killed, as for lack of memory; try again with fewer --jobs"
+            f"one of {processes} processes was killed, perhaps for lack of memory; try again with fewer --jobs"
         ) from e
     except BaseException:  # Ctrl-C: waiting tasks do not start, and running ones are not awaited
         for child in active_children():

@@ -16,7 +16,7 @@ from dataclasses import replace
 from cgpause.config.settings import PodClass
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError
-from cgpause.core.model import CgroupId, Mechanism, Workload
+from cgpause.core.model import CgroupId, Mechanism, PodKind
 from cgpause.kernel.listening import listens
 from cgpause.kernel.logfmt import fields
 from cgpause.pods.programs import look_for_program
@@ -37,7 +37,7 @@ _ASKED_AT_ONCE = 16
 
 
 class Classifier:
-    """Keeps the kind of each pod (`Pod.workload`), and learns from the pods which workloads are services or batch."""
+    """Keeps the kind of each pod (`Pod.kind`), and learns from the pods which workloads are services or batch."""
 
     def __init__(self, pods: Mapping[CgroupId, TrackedPod], kinds: Kinds) -> None:
         """Begin with the tracked `pods`, which their owner keeps up to date, and the known `kinds` of workloads."""
@@ -48,55 +48,58 @@ class Classifier:
 
     def classify(self, tracked: TrackedPod, at_ns: int) -> None:
         """Set a pod's kind from all that is known of it now."""
-        workload = self._workload(tracked, at_ns)
-        if workload is not tracked.pod.workload:
-            tracked.pod = replace(tracked.pod, workload=workload)
+        kind = self._kind(tracked, at_ns)
+        if kind is not tracked.pod.kind:
+            tracked.pod = replace(tracked.pod, kind=kind)
 
-    def starts(self, tracked: TrackedPod, at_ns: int) -> None:
+    def note_container_change(self, tracked: TrackedPod, at_ns: int) -> None:
         """Treat a pod as starting after a container's start or end: it may begin to listen within STARTING_S.
 
         A pod that listens stays a service. A pod of a workload that is known not to listen is not treated as starting.
         """
-        tracked.kind.started_ns, tracked.kind.paused_ns = at_ns, 0
-        tracked.kind.look_at_ns = self._look_at_ns = 0
-        if tracked.pod.unmade:  # until the next look: there may be none while memory is not tight
-            tracked.pod = replace(tracked.pod, unmade=False)
+        tracked.signs.started_ns, tracked.signs.paused_ns = at_ns, 0
+        tracked.signs.look_at_ns = self._look_at_ns = 0
+        if tracked.pod.no_program:  # until the next look: there may be none while memory is not tight
+            tracked.pod = replace(tracked.pod, no_program=False)
         self._may_listen(tracked, at_ns)
 
     def look_for_programs(self, at_ns: int, *, watched: bool) -> list[TrackedPod]:
-        """Look whether programs run in the pods (`look_for_program`); return the pods now found to be node-critical."""
+        """Check whether programs run in the pods (`look_for_program`); return those now found to be node-critical."""
         critical = []
         if at_ns >= self._look_at_ns:
             for tracked in self._pods.values():
-                was_critical = tracked.kind.node_critical
+                was_critical = tracked.signs.node_critical
                 runs = look_for_program(tracked, at_ns, watched=watched)
-                if tracked.kind.node_critical and not was_critical:
+                if tracked.signs.node_critical and not was_critical:
                     critical.append(tracked)
-                if runs and 0 < tracked.kind.made_batch_ns < tracked.kind.started_ns:
+                if runs and 0 < tracked.signs.made_batch_ns < tracked.signs.started_ns:
                     self._doubt_silence(tracked, at_ns)
-            self._look_at_ns = min((tracked.kind.look_at_ns for tracked in self._pods.values()), default=0)
+            self._look_at_ns = min((tracked.signs.look_at_ns for tracked in self._pods.values()), default=0)
         return critical
 
     def ask_who_listens(self, pods: Collection[TrackedPod], at_ns: int, at_once: int = _ASKED_AT_ONCE) -> None:
         """Check which of the due pods listen; at most `at_once`, paused pods first, then the longest due.
 
-        Pods that listen already, or have a class from a rule, are never due. A pod that was paused while it started is
-        not due before it has run for STARTING_S. A frozen pod is due once: it may have begun to listen since the last
-        check, but it cannot begin now.
+        Pods that listen already, or have a class from a rule or their own word, are never due. A pod that was paused
+        while it started is not due before it has run for STARTING_S. A frozen pod is due once: it may have begun to
+        listen since the last check, but it cannot begin now.
         """
         due = [tracked for tracked in pods if _is_due(tracked, at_ns)]
         # A paused pod is soon frozen for minutes, if it does not listen.
-        due.sort(key=lambda tracked: (tracked.pod.paused is None, tracked.kind.ask_at_ns))
+        due.sort(key=lambda tracked: (tracked.pod.paused is None, tracked.signs.ask_at_ns))
         for tracked in due[:at_once]:
-            tracked.kind.listens, tracked.kind.starting = listens(tracked.cgroup), False
-            tracked.kind.asked_ns, tracked.kind.ask_at_ns = at_ns, at_ns + _ASK_INTERVAL_S * NS_PER_S
+            tracked.signs.listens, tracked.signs.starting = listens(tracked.cgroup), False
+            tracked.signs.asked_ns, tracked.signs.ask_at_ns = at_ns, at_ns + _ASK_INTERVAL_S * NS_PER_S
             self.classify(tracked, at_ns)
-            if tracked.kind.listens is not None:
+            if tracked.signs.listens is not None:
                 self._learn_kind(tracked, at_ns)
 
-    def note_visit(self, tracked: TrackedPod, at_ns: int) -> None:
-        """Treat a pod as a service from now on: a process was started in it from outside, perhaps by an exec probe."""
-        tracked.kind.visited = True
+    def note_probe(self, tracked: TrackedPod, at_ns: int) -> None:
+        """Treat a pod as a service from now on, because it may have been probed.
+
+        A process was started in it from outside, or a connection to it was refused.
+        """
+        tracked.signs.probed = True
         self.kinds.probed(tracked.pod.controller)
         self.classify(tracked, at_ns)
 
@@ -105,8 +108,8 @@ class Classifier:
 
         The pod stops being a service for that reason; its workload stays known as a service.
         """
-        if tracked.kind.visited:
-            tracked.kind.visited = False
+        if tracked.signs.probed:
+            tracked.signs.probed = False
             self.classify(tracked, at_ns)
             log.info(
                 "not resumed again for processes started in it, until it is frozen %s", fields(pod=tracked.pod.label)
@@ -114,14 +117,14 @@ class Classifier:
 
     def note_stop_signal(self, tracked: TrackedPod, at_ns: int) -> None:
         """Treat a pod that was told to end as a service for _ENDING_S: its grace period may outlast the spared time."""
-        tracked.kind.ending_until_ns = at_ns + int(_ENDING_S * NS_PER_S)
+        tracked.signs.ending_until_ns = at_ns + int(_ENDING_S * NS_PER_S)
         self.classify(tracked, at_ns)
 
     def heed_kinds(self, tracked: TrackedPod, at_ns: int) -> None:
         """Classify a pod that does not listen: it no longer counts as starting if its workload is known as silent."""
-        if tracked.kind.starting and self.kinds.is_silent(tracked.pod.controller):
-            tracked.kind.starting = tracked.kind.listens = False
-        if not tracked.kind.listens:
+        if tracked.signs.starting and self.kinds.is_silent(tracked.pod.controller):
+            tracked.signs.starting = tracked.signs.listens = False
+        if not tracked.signs.listens:
             self.classify(tracked, at_ns)
 
     def learn_from_end(self, left: TrackedPod, at_ns: int) -> None:
@@ -132,39 +135,39 @@ class Classifier:
         far. Otherwise nothing is learned: memory was not tight, a rule names the class, or the pod ended while its
         image was pulled.
         """
-        kind, name = left.kind, left.pod.controller
-        if kind.listens or kind.visited or kind.ruled is not PodClass.AUTO:
+        signs, name = left.signs, left.pod.controller
+        if signs.listens or signs.probed or signs.ruled is not PodClass.AUTO:
             return
-        is_new = self.kinds.ended(name) if kind.was_silent else kind.has_program and self.kinds.was_silent(name, 0.0)
+        is_new = self.kinds.ended(name) if signs.was_silent else signs.has_program and self.kinds.was_silent(name, 0.0)
         if is_new:
             self._classify_silent(at_ns)
 
     def _may_listen(self, tracked: TrackedPod, at_ns: int) -> None:
         """Classify a pod by what is known of its workload, as one that starts."""
-        if tracked.kind.listens:
+        if tracked.signs.listens:
             return
-        tracked.kind.starting = not self.kinds.is_silent(tracked.pod.controller)
-        tracked.kind.listens = None if tracked.kind.starting else False
-        tracked.kind.ask_at_ns = tracked.kind.started_ns + int(STARTING_S * NS_PER_S)
+        tracked.signs.starting = not self.kinds.is_silent(tracked.pod.controller)
+        tracked.signs.listens = None if tracked.signs.starting else False
+        tracked.signs.ask_at_ns = tracked.signs.started_ns + int(STARTING_S * NS_PER_S)
         self.classify(tracked, at_ns)
 
     def _learn_kind(self, tracked: TrackedPod, at_ns: int) -> None:
         """Learn the kind of a pod's workload: a service if the pod listens, silent if it has not after STARTING_S."""
         controller = tracked.pod.controller
-        if tracked.kind.listens:
-            tracked.kind.made_batch_ns = 0
+        if tracked.signs.listens:
+            tracked.signs.made_batch_ns = 0
             self.kinds.listened(controller)
             return
-        if tracked.kind.visited:
+        if tracked.signs.probed:
             self.kinds.probed(controller)
             return
         silent_s = tracked.ran_s(at_ns)
         if silent_s < STARTING_S:
             return
-        tracked.kind.was_silent = True
+        tracked.signs.was_silent = True
         if self.kinds.was_silent(controller, silent_s):
             if self.kinds.is_batch(controller):
-                tracked.kind.made_batch_ns = at_ns
+                tracked.signs.made_batch_ns = at_ns
             self._classify_silent(at_ns)
 
     def _doubt_silence(self, tracked: TrackedPod, at_ns: int) -> None:
@@ -173,7 +176,7 @@ class Classifier:
         The container that did not listen may have been an init container of a service. Not after an OOM kill: then the
         same container has started again.
         """
-        tracked.kind.made_batch_ns = 0
+        tracked.signs.made_batch_ns = 0
         controller = tracked.pod.controller
         try:
             if count_oom_kills(tracked.cgroup) or not self.kinds.is_batch(controller):
@@ -183,8 +186,8 @@ class Classifier:
         self.kinds.forget(controller)
         for one in self._pods.values():
             if one.pod.controller == controller:
-                one.kind.was_silent = False
-                if one.kind.started_ns and one.ran_s(at_ns) < STARTING_S:
+                one.signs.was_silent = False
+                if one.signs.started_ns and one.ran_s(at_ns) < STARTING_S:
                     self._may_listen(one, at_ns)
         self._classify_silent(at_ns)
 
@@ -193,24 +196,24 @@ class Classifier:
         for tracked in self._pods.values():
             self.heed_kinds(tracked, at_ns)
 
-    def _workload(self, tracked: TrackedPod, at_ns: int) -> Workload:
-        kind = tracked.kind
-        if kind.ruled is not PodClass.AUTO:
-            return Workload(kind.ruled)
-        if kind.visited or kind.listens or at_ns < kind.ending_until_ns:
-            return Workload.SERVICE
-        if kind.starting:
-            return Workload.STARTING
-        if kind.listens is None:
-            return Workload.SERVICE  # unknown: the careful guess, because services are paused least
-        age_s = tracked.ran_s(at_ns) if kind.started_ns else math.inf
+    def _kind(self, tracked: TrackedPod, at_ns: int) -> PodKind:
+        signs = tracked.signs
+        if signs.ruled is not PodClass.AUTO:
+            return PodKind(signs.ruled)
+        if signs.probed or signs.listens or at_ns < signs.ending_until_ns:
+            return PodKind.SERVICE
+        if signs.starting:
+            return PodKind.STARTING
+        if signs.listens is None:
+            return PodKind.SERVICE  # unknown: the careful guess, because services are paused least
+        age_s = tracked.ran_s(at_ns) if signs.started_ns else math.inf
         return self.kinds.of_silent(tracked.pod.controller, age_s)
 
 
 def _is_due(tracked: TrackedPod, at_ns: int) -> bool:
-    kind, paused = tracked.kind, tracked.pod.paused
-    if kind.listens or kind.ruled is not PodClass.AUTO:
+    signs, paused = tracked.signs, tracked.pod.paused
+    if signs.listens or signs.ruled is not PodClass.AUTO:
         return False
-    is_due = at_ns >= kind.ask_at_ns and (paused is None or paused.mechanism is Mechanism.THROTTLE)
-    is_due = is_due or (paused is not None and kind.asked_ns < paused.since_ns)
-    return is_due and (not kind.starting or tracked.ran_s(at_ns) >= STARTING_S)
+    is_due = at_ns >= signs.ask_at_ns and (paused is None or paused.mechanism is Mechanism.THROTTLE)
+    is_due = is_due or (paused is not None and signs.asked_ns < paused.since_ns)
+    return is_due and (not signs.starting or tracked.ran_s(at_ns) >= STARTING_S)

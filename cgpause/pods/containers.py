@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 
+from cgpause.core.cgroup_names import container_id
 from cgpause.core.errors import CgpauseError, CgroupGoneError, printable
-from cgpause.core.kubepods import container_id
-from cgpause.core.names import Names
+from cgpause.core.pod_names import Names
 from cgpause.kernel.cgroupfs import Cgroup
 
 MOST = 256

@@ -9,8 +9,8 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from cgpause.core.cgroup_names import CgroupDriver, pod_uid, root_driver, tier_class
 from cgpause.core.errors import CgpauseError, CgroupGoneError
-from cgpause.core.kubepods import CgroupDriver, pod_uid, root_driver, tier_class
 from cgpause.core.model import CgroupId, QosClass
 from cgpause.core.parse import parse_flat_keyed
 from cgpause.kernel.cgroupfs import Cgroup

@@ -14,8 +14,8 @@ from cgpause.kernel.cgroupfs import Cgroup
 class Ends:
     """What the daemon knows from the containers of one pod that have ended."""
 
-    peak: Ended | None = None
-    """The pod's peak so far, for the time when it is gone; None if it is unknown."""
+    pending: Ended | None = None
+    """The `Ended` to report once the pod is gone; None if its peak is unknown."""
     _ooms: tuple[int, int] = (0, 0)
     """`oom_kill` and `oom` in memory.events when a container last ended."""
     _peak_bytes: int = 0
@@ -42,26 +42,26 @@ class Ends:
     def note_end(self, pod: Cgroup, controller: str | None, used_bytes: int | None) -> Ended | None:
         """Take in that a container has ended. If it was killed for lack of memory on the node, return that end at once.
 
-        Otherwise the pod's peak waits in `peak` until the pod is gone: its other containers may need more.
+        Otherwise the pod's peak waits in `pending` until the pod is gone: its other containers may need more.
         `used_bytes` is the use in the last sample, if the page cache in it is known.
         """
-        if controller is None:
-            return None
         try:
+            killed = self.count_kills(pod) > 0  # also without a name: or a later end would count as this kill
             raw, highest = _read_peak(pod)
-            killed = self.count_kills(pod) > 0
         except CgpauseError:
+            return None
+        if controller is None:
             return None
         highest = max(highest, used_bytes or 0) if highest else 0
         is_higher, self._peak_bytes = raw > self._peak_bytes, max(raw, self._peak_bytes)
         if killed:
-            self.peak = None if is_higher else self.peak
+            self.pending = None if is_higher else self.pending
             self._was_killed, self._is_restarted = True, False
             return Ended(pod.id, controller, highest if is_higher else 0, killed=True)
         if is_higher and highest:
-            self.peak = Ended(pod.id, controller, highest, after_kill=self._is_restarted)
+            self.pending = Ended(pod.id, controller, highest, after_kill=self._is_restarted)
         elif self._is_restarted:  # it needed no more than the killed one had
-            self.peak = self.peak or Ended(pod.id, controller, 0, after_kill=True)
+            self.pending = self.pending or Ended(pod.id, controller, 0, after_kill=True)
         return None
 
 

@@ -29,7 +29,7 @@ class Follower:
         self._tiers: tuple[CgroupId, ...] = ()
         """Watched directories: the cgroup root, the kubepods root and its tiers; empty to watch them again."""
         self._told: set[str] = set()
-        """Warnings since the tree was last walked and watched."""
+        """Warnings since the tree was last refreshed and watched."""
 
     @property
     def unwatched(self) -> bool:
@@ -44,7 +44,7 @@ class Follower:
         try:
             appeared, gone = self._tree.refresh(at_ns, facts=self.times.facts_due(at_ns))
         except CgpauseError as e:
-            self._warn(f"tree cannot be walked {fields(error=e)}")
+            self._warn(f"tree cannot be refreshed {fields(error=e)}")
             self.times.failed(at_ns)
             return [], []
         for pod in gone:
@@ -56,10 +56,10 @@ class Follower:
         rewatched = self._watch_tiers()
         if self._told and self._tiers and not self.unwatched:
             self._told.clear()
-            log.info("tree is walked and watched again")
+            log.info("tree is refreshed and watched again")
         for tracked in self._tree.pods.values() if again else appeared:
             self._watch.add_pod(tracked.cgroup, paused=tracked.pod.paused is not None)
-        self.times.walked(
+        self.times.refreshed(
             at_ns,
             tight=tight,
             watched=not self.unwatched and self._tree.kubepods is not None,

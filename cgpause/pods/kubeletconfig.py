@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import MalformedError
+from cgpause.core.memory_units import MIB
 from cgpause.kernel.logfmt import fields
 from cgpause.pods.kubelet import KubeletFlags, KubeletProcess
 
@@ -24,12 +25,11 @@ log = logging.getLogger(__name__)
 
 _LOOK_NS = 10 * NS_PER_S
 """Interval between two looks at the files."""
-_MIB = 1 << 20
-_DEFAULT_BYTES = 100 * _MIB
+_DEFAULT_BYTES = 100 * MIB
 _UNKNOWN_RATIO = 0.025
 """Largest share (0 to 1) of the capacity for the assumed default, if no configuration can be read: 100 MiB of 4 GiB."""
 _ASSUMED = "kubelet's eviction threshold is taken to be its default"
-_MAX_FILE_CHARS = _MIB
+_MAX_FILE_CHARS = MIB
 _MERGE = "mergeDefaultEvictionSettings"
 _SIGNAL = "memory.available"
 

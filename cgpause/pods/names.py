@@ -1,4 +1,4 @@
-"""Reads the names of pods and containers from kubelet's log folders (`cgpause.core.names` has their format)."""
+"""Reads the names of pods and containers from kubelet's log folders (`cgpause.core.pod_names` has their format)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 
-from cgpause.core.names import Names, PodName, parse_container_log, parse_pod_log_dir
+from cgpause.core.pod_names import Names, PodName, parse_container_log, parse_pod_log_dir
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ def read_names(log_dir: str) -> Names:
     for uid, name in filter(None, map(parse_pod_log_dir, _entries(os.path.join(log_dir, "pods")))):
         if pods.setdefault(uid, name) != name:
             ambiguous.add(uid)
-    for uid in ambiguous:  # kubelet makes one folder a pod; which one is unknown
+    for uid in ambiguous:  # kubelet creates one folder per pod; it is unknown which one is kubelet's
         del pods[uid]
     return Names(
         pods=pods,

@@ -59,7 +59,7 @@ class RefreshTimes:
         """Schedule the next attempt after a failed refresh."""
         self.due_ns = at_ns + FAILED_REFRESH_NS
 
-    def walked(
+    def refreshed(
         self, at_ns: int, *, tight: bool, watched: bool, pods: bool, named: bool, started: bool, rewatched: bool
     ) -> None:
         """Schedule the next refresh after a successful one.

@@ -17,7 +17,7 @@ from cgpause.core.parse import MemInfo, parse_meminfo
 from cgpause.kernel.cpu_time import CpuTime
 from cgpause.kernel.logfmt import fields
 from cgpause.pods.kubeletconfig import KubeletThresholds, eviction_bytes
-from cgpause.pods.kubepods import KubepodsMemory
+from cgpause.pods.kubepods_memory import KubepodsMemory
 from cgpause.pods.tree import PodTree
 
 log = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class Sampler:
             cpus=cpus,
             idle_cpus=self._idle_cpus(at_ns, cpus),
             cost_ns=cost_ns,
-            limit_ooms=self.kubepods.ooms,
+            limit_kills=self.kubepods.limit_kills,
             ended=tuple(self._tree.ended),
         )
 
@@ -150,7 +150,7 @@ class Sampler:
         """Read the details of pods (`PodTree.read_details`) and kubepods; return `sample`, the last one, with them."""
         tree = self._tree
         tree.read_details(sample.at_ns)
-        self.kubepods.count_ooms(tree.kubepods)
+        self.kubepods.count_limit_kills(tree.kubepods)
         pods = []
         for usage in sample.pods:
             tracked = tree.pods[usage.pod.cgroup]
@@ -158,7 +158,7 @@ class Sampler:
             if tracked.usage is usage and usage.pod is not tracked.pod:
                 tracked.usage = PodUsage(usage.memory_current_bytes, tracked.pod)
             pods.append(tracked.usage or usage)
-        return replace(sample, pods=tuple(pods), read_at_ns=tree.read_at_ns, limit_ooms=self.kubepods.ooms)
+        return replace(sample, pods=tuple(pods), read_at_ns=tree.read_at_ns, limit_kills=self.kubepods.limit_kills)
 
     def _read_all(self, at_ns: int) -> list[PodUsage]:
         """Read memory.current of every pod."""

@@ -17,8 +17,8 @@ from cgpause.policy.drifts import Drifts
 from cgpause.policy.growth import CHARGE_BATCH_BYTES
 
 SPARED_S = 0.1
-"""Time for which a pod is spared from pauses after its containers changed, extended while a runtime still makes one of
-them: a container cannot be made in a paused pod."""
+"""Time for which a pod is spared from pauses after its containers changed, extended while a runtime is still creating
+one of them: no container can be created in a paused pod."""
 _LIST_INTERVAL_S = 10
 """Interval of listing a pod's child cgroups: that also reads the names of its 60 files, and is the slowest step."""
 _STAT_INTERVAL_S = 10
@@ -45,7 +45,7 @@ class SeenInPause:
 
 @dataclass(slots=True)
 class KindSigns:
-    """Signs of a pod's kind: it listens, processes are started in it from outside, or its manifest has a word."""
+    """Signs of a pod's kind: it listens, may have been probed, or its manifest has a word."""
 
     ruled: PodClass = PodClass.AUTO
     """The pod's class by a rule or by its own word; AUTO where only the signs below decide."""
@@ -74,8 +74,8 @@ class KindSigns:
     """Whether a program in the pod was found not to listen, after it had had the time to begin."""
     made_batch_ns: int = 0
     """Time at which the pod's silence made its workload certainly batch; 0 if it did not."""
-    visited: bool = False
-    """Whether a process was started in the pod from outside during a pause: it may have exec probes."""
+    probed: bool = False
+    """Whether a process was started in the pod from outside during a pause, or a connection to it was refused."""
     ending_until_ns: int = 0
     """Time until which the pod needs the CPU to end, because it got a stop signal."""
     ask_at_ns: int = 0
@@ -95,7 +95,7 @@ class TrackedPod:
     current_fd: int = -1
     """Descriptor on memory.current; -1 while the file cannot be opened."""
     usage: PodUsage | None = None
-    """The last sample; None before the first sample, and after a failed one."""
+    """The usage in the last sample; None before the first one, and after a failed read."""
     oom_kills: int | None = None
     """Count in memory.events when the pod was paused, or at the last OOM kill after that; None if it is unknown."""
     events_fd: int = -1
@@ -117,7 +117,7 @@ class TrackedPod:
     """Error of the last read of the pod's facts, logged once; None after a success."""
     marks: frozenset[str] = frozenset()
     """Opt-out xattrs of the pod."""
-    kind: KindSigns = field(default_factory=KindSigns)
+    signs: KindSigns = field(default_factory=KindSigns)
     below: tuple[str, ...] = ()
     """Cgroups below the pod, the sandbox among them, when last listed."""
     list_at_ns: int = 0
@@ -144,15 +144,15 @@ class TrackedPod:
 
         Pauses do not count: a paused pod hardly gets on with its start.
         """
-        since_ns, paused = max(self.kind.seen_ns, self.kind.started_ns), self.pod.paused
-        paused_ns = self.kind.paused_ns + (0 if paused is None else at_ns - max(paused.since_ns, since_ns))
+        since_ns, paused = max(self.signs.seen_ns, self.signs.started_ns), self.pod.paused
+        paused_ns = self.signs.paused_ns + (0 if paused is None else at_ns - max(paused.since_ns, since_ns))
         return max(at_ns - since_ns - paused_ns, 0) / NS_PER_S
 
     def resumed(self, at_ns: int) -> None:
         """Clear the state of a pause that is over, and note its length."""
         paused = self.pod.paused
         if paused is not None:
-            self.kind.paused_ns += max(at_ns - max(paused.since_ns, self.kind.seen_ns, self.kind.started_ns), 0)
+            self.signs.paused_ns += max(at_ns - max(paused.since_ns, self.signs.seen_ns, self.signs.started_ns), 0)
         self.pod = replace(self.pod, paused=None, distress=None)
         self.damaged = False
         if paused is not None and paused.owner is Owner.MANUAL:
@@ -212,7 +212,7 @@ class TrackedPod:
         return self.ends.note_end(self.cgroup, self.pod.controller, exact)
 
     def settle(self, at_ns: int, hold: HoldConfig) -> None:
-        """Protect a pod with new containers from any pause for SPARED_S, or for `settle_s` if that is shorter.
+        """Spare a pod with new containers: the daemon does not pause it for SPARED_S, or `settle_s` if that is less.
 
         The watermark policy leaves the pod alone until all of `settle_s` is over.
         """
@@ -222,7 +222,7 @@ class TrackedPod:
         self._settle_until(at_ns + int(hold.settle_s * NS_PER_S))
 
     def spare(self, until_ns: int) -> None:
-        """Protect the pod from any pause until `until_ns`; a later time that is already set stays."""
+        """Spare the pod: the daemon does not pause it until `until_ns`; a later time that is already set stays."""
         self._settle_until(until_ns)
         self.pod = replace(self.pod, spared_until_ns=max(self.pod.spared_until_ns, until_ns))
 

@@ -14,21 +14,21 @@ from dataclasses import replace
 from functools import partial
 
 from cgpause.config.settings import Config
+from cgpause.core.cgroup_names import CgroupDriver
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, CgroupGoneError
-from cgpause.core.kubepods import CgroupDriver
 from cgpause.core.model import CgroupId, Ended, OwnWord, Pod
-from cgpause.core.names import Names, controller
 from cgpause.core.parse import parse_cpu_usage, parse_limit
+from cgpause.core.pod_names import Names, controller
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.environment import strongest
 from cgpause.kernel.logfmt import fields
 from cgpause.pods.classify import Classifier
 from cgpause.pods.discover import PodCgroup, find_kubepods, is_populated, list_pods, paused_cgroups
 from cgpause.pods.names import read_names
-from cgpause.pods.own import holds_us, own_pod_uid
+from cgpause.pods.own_pod import holds_us, own_pod_uid
+from cgpause.pods.own_words import OwnWords
 from cgpause.pods.tracked import TrackedPod
-from cgpause.pods.words import Words
 from cgpause.policy.kinds import Kinds
 from cgpause.policy.protect import OPT_OUT_XATTRS, heeds_word, pod_class, priority, protection
 
@@ -48,7 +48,7 @@ class PodTree:
         log_dir: str,
         config: Config,
         kinds: Kinds | None = None,
-        words: Words | None = None,
+        words: OwnWords | None = None,
         names: Callable[[], Names] | None = None,
     ) -> None:
         """Begin without pods.
@@ -68,7 +68,7 @@ class PodTree:
         self.read_at_ns = 0
         """Time of the last `read_details`; 0: never."""
         self.classifier = Classifier(self.pods, kinds or Kinds())
-        self._words = words or Words(root)
+        self._words = words or OwnWords(root)
         self._refreshed = False
         self._complained: set[CgroupId] = set()
         self._own_uid = own_pod_uid()
@@ -105,30 +105,32 @@ class PodTree:
         for pod in gone:
             left = self.pods.pop(pod.cgroup)
             self.classifier.learn_from_end(left, at_ns)
-            if left.ends.peak is not None:
-                self.ended.append(left.ends.peak)
+            if left.ends.pending is not None:
+                self.ended.append(left.ends.pending)
             left.close()
         new = [pod for key, pod in found.items() if key not in self.pods]
         if new or any(tracked.pod.name is None for tracked in self.pods.values()):
             self.names = self.read_names()
         appeared = list(filter(None, (self._track(pod) for pod in new)))
         for tracked in appeared:
-            tracked.kind.seen_ns = at_ns
+            tracked.signs.seen_ns = at_ns
         for key, tracked in self.pods.items():
             if key in left_behind:
                 tracked.failure, tracked.failure_until_ns = _LEFT_BEHIND, at_ns + _LEFT_BEHIND_NS
                 tracked.pod = replace(tracked.pod, protected=tracked.pod.protected or _LEFT_BEHIND)
             if facts or tracked.pod.name is None:
                 self.update_facts(tracked, at_ns)
-                if tracked.kind.starting:  # a name that came late says which workload it is
+                if tracked.signs.starting:  # a name that came late says which workload it is
                     self.classifier.heed_kinds(tracked, at_ns)
         for tracked in appeared:
             if self._refreshed:
                 tracked.settle(at_ns, self.config.hold)
-                self.starts(tracked, at_ns)
+                self.note_container_change(tracked, at_ns)
             else:
                 with suppress(CgpauseError):
-                    tracked.ends.count_kills(tracked.cgroup)  # those before the daemon
+                    tracked.ends.count_kills(
+                        tracked.cgroup
+                    )  # so that kills from before the daemon's start do not count
         self.take_words(at_ns)
         self.classifier.ask_who_listens(appeared, at_ns, at_once=len(appeared))
         self.classifier.ask_who_listens(self.pods.values(), at_ns)
@@ -170,11 +172,11 @@ class PodTree:
             name=name,
             opt_outs=sorted(tracked.marks),
             holds_us=bool(tracked.holds_us),
-            node_critical=tracked.kind.node_critical,
+            node_critical=tracked.signs.node_critical,
             config=self.config,
             word=word,
         )
-        tracked.kind.ruled = pod_class(pod.qos, name, self.config, word)
+        tracked.signs.ruled = pod_class(pod.qos, name, self.config, word)
         tracked.pod = replace(
             pod,
             namespace=None if name is None else name.namespace,
@@ -189,21 +191,21 @@ class PodTree:
     def _ask_word(self, tracked: TrackedPod) -> None:
         """Have the pod's own word read, once for its present containers, unless the operator heeds none."""
         name = self.names.pods.get(tracked.pod.uid)
-        if not tracked.kind.word_asked and heeds_word(tracked.pod.qos, name, self.config):
-            tracked.kind.word_asked = self._words.ask(tracked.cgroup)
+        if not tracked.signs.word_asked and heeds_word(tracked.pod.qos, name, self.config):
+            tracked.signs.word_asked = self._words.ask(tracked.cgroup)
 
     def take_words(self, at_ns: int) -> None:
         """Take in the pods' own words that were read since the last call."""
         for key, word in self._words.take().items():
             tracked = self.pods.get(key)
             if tracked is not None:
-                tracked.kind.word = strongest(tracked.kind.word, word)
+                tracked.signs.word = strongest(tracked.signs.word, word)
                 self.update_facts(tracked, at_ns)
 
     def _word(self, tracked: TrackedPod) -> OwnWord | None:
         """Return the pod's own word, or None where it does not count."""
         name = self.names.pods.get(tracked.pod.uid)
-        return tracked.kind.word if heeds_word(tracked.pod.qos, name, self.config) else None
+        return tracked.signs.word if heeds_word(tracked.pod.qos, name, self.config) else None
 
     def containers_changed(self, tracked: TrackedPod, at_ns: int, *, removed: bool) -> None:
         """Take in the start or end of a container; `removed` is whether one has ended. Spare the pod for a while."""
@@ -213,18 +215,18 @@ class PodTree:
             self.ended.append(ended)
         tracked.settle(at_ns, self.config.hold)
         tracked.list_at_ns = 0
-        self.starts(tracked, at_ns)
+        self.note_container_change(tracked, at_ns)
 
-    def starts(self, tracked: TrackedPod, at_ns: int) -> None:
+    def note_container_change(self, tracked: TrackedPod, at_ns: int) -> None:
         """Take in a container's start or end: the pod's word is read again, and the pod may begin to listen."""
-        tracked.kind.word_asked = False
+        tracked.signs.word_asked = False
         self._ask_word(tracked)
-        self.classifier.starts(tracked, at_ns)
+        self.classifier.note_container_change(tracked, at_ns)
 
     def look_for_programs(self, at_ns: int, *, watched: bool = False) -> None:
-        """Look whether programs run in the pods, and whether the node needs them; call it before a sample.
+        """Check whether programs run in the pods, and whether the node needs them; call it before a sample.
 
-        `watched` is whether a new container is an event, so that `starts` is called for it.
+        `watched`: inotify reports new containers, so `note_container_change` is called for each.
         """
         for tracked in self.classifier.look_for_programs(at_ns, watched=watched):
             self.update_facts(tracked, at_ns)

@@ -20,12 +20,12 @@ from cgpause.core.model import (
     Freeze,
     Pause,
     Pod,
+    PodKind,
     PodUsage,
     Policy,
     Result,
     Resume,
     Sample,
-    Workload,
 )
 from cgpause.policy import hold, reserve, schedule, watermark
 from cgpause.policy.reserve import Grants
@@ -194,7 +194,7 @@ def _by_watermark(
 ) -> tuple[watermark.WatermarkState, tuple[Action, ...]]:
     parts.paused.sort(key=_paused_since)
     all_paused = not parts.candidates and not any(
-        usage.pod.protected is None and not usage.pod.unmade for usage, _ in parts.unstoppable
+        usage.pod.protected is None and not usage.pod.no_program for usage, _ in parts.unstoppable
     )
     return watermark.step(
         state, sample, candidates=parts.candidates, paused=parts.paused, all_paused=all_paused, config=config
@@ -279,7 +279,7 @@ def _sort(
         if pod.paused is not None:
             end = hold.must_end(pod, at_ns)
             if end is None and hold.is_spent(pod, stretch, at_ns, config.hold):
-                if pod.workload is not Workload.SERVICE:
+                if pod.kind is not PodKind.SERVICE:
                     due.append(usage)
                     continue
                 end = Result.TIME, hold.spent_text(pod, config.hold)
@@ -320,7 +320,7 @@ def _take_turns(
     due.sort(key=lambda usage: hold.end_ns(usage.pod, stretches[usage.pod.cgroup], config.hold))
     for usage in due:
         claim = _claim_bytes(usage)
-        fits = usage.pod.workload is Workload.STARTING and claim <= max(left, 0.0)
+        fits = usage.pod.kind is PodKind.STARTING and claim <= max(left, 0.0)
         if turn_taken and not fits:
             parts.paused.append(usage)
             continue

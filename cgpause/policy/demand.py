@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from cgpause.core.clock import NS_PER_S
-from cgpause.core.model import CgroupId, Mechanism, Pod, PodUsage, QosClass, Workload
+from cgpause.core.model import CgroupId, Mechanism, Pod, PodKind, PodUsage, QosClass
 from cgpause.policy.growth import LITTLE_PCT, Growth, large_bytes, noise_bytes
 from cgpause.policy.peaks import KNOWN_PEAKS
 
@@ -40,7 +40,7 @@ _INFINITE = float("inf")
 _new = tuple.__new__
 """Demand(...) takes three times as long."""
 # As globals: the lookup of an enum's member takes ten times as long, and `demand` runs for each moving pod.
-_SERVICE = Workload.SERVICE
+_SERVICE = PodKind.SERVICE
 _QOS_RANK = {QosClass.GUARANTEED: 2, QosClass.BURSTABLE: 1, QosClass.BEST_EFFORT: 0}
 
 
@@ -169,7 +169,7 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
         # with a limit it costs time: simulated bursts take 6 % longer, with 292 kills instead of 303 (24 seeds).
         counted = variance = 0.0
     paused_s = 0.0 if paused is None else max(terms.at_ns - paused.since_ns, 0) / NS_PER_S
-    base, is_service = growth.base, pod.workload is _SERVICE
+    base, is_service = growth.base, pod.kind is _SERVICE
     size = -pod.changed_at_ns if newcomer else used
     return _new(Demand, (
         (pod.priority, is_service, not newcomer, _QOS_RANK[pod.qos], size, pod.cgroup),

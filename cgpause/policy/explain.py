@@ -78,7 +78,7 @@ def _words(
             return "would kill its containers", reason
     if pod.paused is not None:
         return f"stays paused {pod.paused.owner.by} ({pod.paused.reason})", numbers
-    if pod.unmade and pod.protected is None and blocked is not None:
+    if pod.no_program and pod.protected is None and blocked is not None:
         return "waits", blocked
     if blocked is not None:
         return ("runs", blocked) if place is None else (f"runs, {blocked}", numbers)

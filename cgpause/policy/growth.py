@@ -17,7 +17,7 @@ from operator import ne
 from typing import NamedTuple
 
 from cgpause.core.clock import NS_PER_S
-from cgpause.core.model import CgroupId, Ended, Pod, PodUsage, Sample, Workload
+from cgpause.core.model import CgroupId, Ended, Pod, PodKind, PodUsage, Sample
 from cgpause.policy.peaks import Peaks, is_alike
 
 HALF_LIFE_S = 10.0
@@ -337,7 +337,7 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
         ran_ns += at_ns - then_ns
     large = large_bytes(top, interval.capacity, interval.noise) if is_read or used < top else 0
     grew = False
-    begins = pod.unmade  # its next container is a newcomer, also if an earlier sample saw the memory go
+    begins = pod.no_program  # its next container is a newcomer, also if an earlier sample saw the memory go
     # Between two readings a pod with much page cache may have given back or taken cache: its use is unknown.
     is_cached = reclaimable > current >> 3
     if is_cached and not is_read:
@@ -352,13 +352,13 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
         )
         low, top = min(low, used), used
     elif used < top - large:
-        restarted = pod.unmade or (pod.changed_at_ns > 0 and at_ns - pod.changed_at_ns < _NEW_NS)
+        restarted = pod.no_program or (pod.changed_at_ns > 0 and at_ns - pod.changed_at_ns < _NEW_NS)
         # A process that ends gives its memory back over several samples: only the first of these drops is a peak.
         if _is_new_peak(top, low, large, recorded):
             recorded = interval.record(pod, top)
             shown = recorded if recorded > shown and interval.is_short else shown
         begins = begins or (restarted and used < was - large)
-        interval.given_back += 0 if pod.workload is Workload.SERVICE else top - used
+        interval.given_back += 0 if pod.kind is PodKind.SERVICE else top - used
         base = top = low = used
         low_ran_ns, excused = ran_ns, False
     else:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from cgpause.config.settings import HoldConfig, HowPaused
 from cgpause.core.clock import NS_PER_S
-from cgpause.core.model import CgroupId, Mechanism, Owner, Pod, PodUsage, Result, Workload
+from cgpause.core.model import CgroupId, Mechanism, Owner, Pod, PodKind, PodUsage, Result
 
 STARTING_PAUSE_S = 18.0
 """Longest pause of a pod while its kind is unknown. A service has to answer when its probe's initial delay is over.
@@ -58,7 +58,7 @@ def paused_by_daemon(pod: Pod) -> bool:
 
 
 def follow(stretches: Stretches, pods: tuple[PodUsage, ...], at_ns: int, hold: HoldConfig) -> dict[CgroupId, Stretch]:
-    """Return the stretches after a sample, without pods that vanished, have run for long enough or are `unmade`."""
+    """Return the stretches after a sample, without pods that vanished, have run for long enough or are `no_program`."""
     followed = {}
     for _, pod in pods:
         old = stretches.get(pod.cgroup)
@@ -66,10 +66,10 @@ def follow(stretches: Stretches, pods: tuple[PodUsage, ...], at_ns: int, hold: H
             if old is None or old.resumed_by_policy or old.resumed_ns is not None:
                 # A pause by an earlier daemon counts from the beginning of that pause.
                 old = Stretch(min(pod.paused.since_ns, at_ns) if old is None else old.start_ns)
-            if pod.workload is Workload.STARTING and not old.starting:
+            if pod.kind is PodKind.STARTING and not old.starting:
                 old = replace(old, starting=True)
             followed[pod.cgroup] = old
-        elif old is not None and not pod.unmade:  # a new container has missed no probe yet
+        elif old is not None and not pod.no_program:  # a new container has missed no probe yet
             if old.resumed_ns is None:
                 # After a resume by an operator or for distress the budget counts as spent: the pod runs for min_run_s.
                 start_ns = old.start_ns
@@ -103,7 +103,7 @@ def freeze_ns(pod: Pod, how: HowPaused) -> int | None:
     grows (`outgrows`).
     """
     paused = pod.paused
-    if how is not HowPaused.AUTO or pod.workload is not Workload.BATCH or paused is None:
+    if how is not HowPaused.AUTO or pod.kind is not PodKind.BATCH or paused is None:
         return None
     if paused.owner is not Owner.DAEMON or paused.mechanism is not Mechanism.THROTTLE:
         return None
@@ -129,7 +129,7 @@ def must_run(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) ->
     seconds = must_run_s(pod, stretch, at_ns, hold)
     if seconds is None:
         return None
-    if pod.unmade:
+    if pod.no_program:
         return "no program runs in it"
     if at_ns < pod.settled_at_ns:
         return f"too new: left alone for {seconds:.1f} s more"
@@ -143,7 +143,7 @@ def must_run_s(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) 
     """
     if pod.protected is not None or pod.distress is not None:
         return math.inf
-    if pod.unmade:
+    if pod.no_program:
         return 0.0
     if at_ns < pod.settled_at_ns:
         return (pod.settled_at_ns - at_ns) / NS_PER_S
@@ -154,7 +154,7 @@ def must_run_s(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) 
 
 def is_only_new(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> bool:
     """Whether a running pod is left alone only because it is new, and its `spared_until_ns` is already over."""
-    if pod.protected is not None or pod.distress is not None or pod.unmade or at_ns < pod.spared_until_ns:
+    if pod.protected is not None or pod.distress is not None or pod.no_program or at_ns < pod.spared_until_ns:
         return False
     return at_ns < pod.settled_at_ns and not must_keep_running(pod, stretch, at_ns, hold)
 
@@ -167,7 +167,7 @@ def must_keep_running(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldC
     if stretch is None or stretch.resumed_ns is None or at_ns < end_ns(pod, stretch, hold):
         return False
     # If stretches of batch pods began together, all would become unstoppable together: only a pod's own turn counts.
-    return pod.workload is not Workload.BATCH or stretch.turn or not stretch.resumed_by_policy
+    return pod.kind is not PodKind.BATCH or stretch.turn or not stretch.resumed_by_policy
 
 
 def end_ns(pod: Pod, stretch: Stretch, hold: HoldConfig) -> int:
@@ -177,12 +177,12 @@ def end_ns(pod: Pod, stretch: Stretch, hold: HoldConfig) -> int:
 
 def max_pause_s(pod: Pod, hold: HoldConfig) -> float:
     """Return the longest time for which a pod may be paused at a stretch, in s."""
-    match pod.workload:
-        case Workload.BATCH:
+    match pod.kind:
+        case PodKind.BATCH:
             return hold.batch_max_pause_s
-        case Workload.STARTING:
+        case PodKind.STARTING:
             return min(STARTING_PAUSE_S, hold.batch_max_pause_s)
-        case Workload.SERVICE:
+        case PodKind.SERVICE:
             return hold.max_pause_s
 
 

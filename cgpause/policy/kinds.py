@@ -3,7 +3,7 @@
 A pod that listens on a TCP port is a service, and its workload is one from then on. A *silent* pod does not listen: it
 is batch, or a service that has not started yet. A workload is certainly batch once a silent pod of it has ended, or was
 silent for FIRM_S. Until then its silent pods count as batch, with two exceptions, which the daemon pauses with care
-(`Workload.STARTING`): pods of a workload that has listened since the daemon started, and pods that started lately while
+(`PodKind.STARTING`): pods of a workload that has listened since the daemon started, and pods that started lately while
 other workloads are certainly batch, for the daemon can pause pods of these instead.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cgpause.core.model import Workload
+from cgpause.core.model import PodKind
 
 FIRM_S = 60.0
 """Longest time from a service's start until it listens; Kubernetes' probes with their defaults allow for half of it."""
@@ -75,17 +75,17 @@ class Kinds:
             self._batch -= self._known.pop(controller) is False
             self._heard.discard(controller)
 
-    def of_silent(self, controller: str | None, age_s: float) -> Workload:
+    def of_silent(self, controller: str | None, age_s: float) -> PodKind:
         """Return STARTING or BATCH for a pod that has run for `age_s` since its containers changed and does not listen.
 
         STARTING is a pod of a workload that has listened since the daemon started, or a pod younger than FIRM_S whose
         workload is not certainly batch, while another workload is.
         """
         if controller in self._heard:
-            return Workload.STARTING
+            return PodKind.STARTING
         if self.is_batch(controller) or age_s >= FIRM_S or not self._batch:
-            return Workload.BATCH
-        return Workload.STARTING
+            return PodKind.BATCH
+        return PodKind.STARTING
 
     def _set(self, controller: str | None, *, known: bool | None) -> bool:
         """Set what is known of a workload; return whether that is new."""

@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
 
 from cgpause.config.settings import Config, PodClass, PodRule
-from cgpause.core.kubepods import is_static_uid
+from cgpause.core.cgroup_names import is_static_uid
 from cgpause.core.model import OwnWord, QosClass
-from cgpause.core.names import PodName
+from cgpause.core.pod_names import PodName
 
 OPT_OUT_XATTRS = ("user.cgpause.protect", "user.oomd_omit", "user.oomd_avoid")
 """Our own mark and those of systemd-oomd; as there, they count only if root owns the cgroup

@@ -90,8 +90,8 @@ class ReserveState:
     cost_s: float = 0.0
     """Cost of pauses so far, in pod-seconds: each second, the number of waiting pods that idle CPUs could run. Memory
     that pods free lowers it, an excuse sets it to 0."""
-    ooms_before: int | None = None
-    """`Sample.limit_ooms` when `cost_s` began to rise; without meaning while `cost_s` is 0."""
+    kills_before: int | None = None
+    """`Sample.limit_kills` when `cost_s` began to rise; without meaning while `cost_s` is 0."""
     unsafe_since_ns: int | None = None
     """Time since which no worst demand fits; None while one fits."""
     killed: Mapping[CgroupId, int] = field(default_factory=dict)
@@ -140,7 +140,7 @@ def observe(state: ReserveState, sample: Sample) -> ReserveState:
         sampled_at_ns=sample.at_ns,
         elapsed_s=elapsed_s,
         idle_cpus=kept * state.idle_cpus + (1 - kept) * sample.idle_cpus,
-        ooms_before=state.ooms_before if state.cost_s else None,
+        kills_before=state.kills_before if state.cost_s else None,
         killed=without_effect(state.killed, sample),
     )
 
@@ -157,7 +157,7 @@ def left_bytes(state: ReserveState, sample: Sample, *, only_growing: bool = Fals
     beyond, least = 0.0, sample.headroom.capacity_bytes * LITTLE_PCT / 100 / ACTIVE_S
     for usage in growths.moving:
         pod, growth = usage.pod, growths.pods[usage.pod.cgroup]
-        if pod.unmade or (
+        if pod.no_program or (
             only_growing and growth.rate < least and growth.admitted and not growth.may_take_first_memory()
         ):
             continue
@@ -216,7 +216,7 @@ def step(
         state,
         growths=marked,
         cost_s=0.0 if excused else cost.cost_s,
-        ooms_before=cost.ooms_before,
+        kills_before=cost.kills_before,
         unsafe_since_ns=_unsafe_since_ns(state, sample) if grants.unsafe else None,
         first=served.first,
     )
@@ -270,8 +270,8 @@ class _Cost(NamedTuple):
 
     cost_s: float
     """In pod-seconds, as `ReserveState.cost_s`."""
-    ooms_before: int
-    """As `ReserveState.ooms_before`."""
+    kills_before: int
+    """As `ReserveState.kills_before`."""
     is_futile: bool
     """Whether the kernel killed all the same, so that pauses prevent little."""
 
@@ -281,13 +281,13 @@ def _charge(
 ) -> _Cost:
     """Add the time that waiting pods lost since the last sample, less what freed memory pays off."""
     if not waiting:
-        return _Cost(0.0, sample.limit_ooms, is_futile=False)
+        return _Cost(0.0, sample.limit_kills, is_futile=False)
     running = sum(one.active for one in demands) - len(waiting)
     runnable = runnable_pods(state.idle_cpus, sample.cpus, running, len(waiting))
     kept_s = _cost_after_freeing_s(state, waiting)
-    ooms_before = state.ooms_before if kept_s and state.ooms_before is not None else sample.limit_ooms
-    is_futile = unsafe and sample.limit_ooms - ooms_before >= FUTILE_KILLS
-    return _Cost(kept_s + runnable * state.elapsed_s, ooms_before, is_futile)
+    kills_before = state.kills_before if kept_s and state.kills_before is not None else sample.limit_kills
+    is_futile = unsafe and sample.limit_kills - kills_before >= FUTILE_KILLS
+    return _Cost(kept_s + runnable * state.elapsed_s, kills_before, is_futile)
 
 
 def _with_excused(places: list[Place], excused: Sequence[Demand], grantable: float) -> list[Place]:

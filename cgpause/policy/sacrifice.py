@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from cgpause.core.model import CgroupId, PodUsage, Sacrifice, Sample, Workload
+from cgpause.core.model import CgroupId, PodKind, PodUsage, Sacrifice, Sample
 
 UNSAFE_S = 1.0
 """Seconds for which no worst demand has fitted before a pod is sacrificed."""
@@ -70,4 +70,4 @@ def _worth_bytes(sample: Sample) -> float:
 
 def _loss(usage: PodUsage) -> tuple[int, bool, int]:
     pod = usage.pod
-    return pod.priority, pod.workload is Workload.SERVICE, pod.cpu_usage_usec or 0
+    return pod.priority, pod.kind is PodKind.SERVICE, pod.cpu_usage_usec or 0

@@ -1,1 +1,1 @@
-"""Acts of the daemon: events, history, Prometheus metrics and traces."""
+"""Reports what the daemon does: events, history, Prometheus metrics and traces."""

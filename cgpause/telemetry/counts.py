@@ -1,6 +1,6 @@
 """Counters of the daemon's acts since it started, from its events, under the names of `metrics`; no file, no clock.
 
-The number of time series is bounded: MAX_NAMESPACES limits the namespaces, `Counts.keep_pods` the single pods.
+The number of time series is bounded: MAX_NAMESPACES limits the namespaces, `Counts.limit_pods` the single pods.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def pod_label(label: str) -> PodLabel:
 
 
 @dataclass(slots=True)
-class _Hold:
+class _Ongoing:
     """A pause by the daemon that still lasts."""
 
     label: PodLabel
@@ -101,7 +101,7 @@ class _Totals:
 class Counts:
     """Counters since the daemon started, fed with events and, at each publication, with the paused pods.
 
-    Single pods have counters only if they were paused recently (`keep_pods`). A dropped pod starts at 0 when it is
+    Single pods have counters only if they were paused recently (`limit_pods`). A dropped pod starts at 0 when it is
     paused again, as after a restart of the daemon. The totals of namespaces always count all pods.
     """
 
@@ -123,7 +123,7 @@ class Counts:
         """Number of ended pauses by cause, both of the daemon and of operators."""
         self._since_ns = since_ns
         self._max_pods = 0
-        self._held: dict[str, _Hold] = {}
+        self._ongoing: dict[str, _Ongoing] = {}
         self._namespaces: dict[str, _Totals] = {}
         self._pods: dict[PodLabel, _Totals] = {}
         """Totals by pod; the pod with the oldest last pause comes first."""
@@ -133,13 +133,13 @@ class Counts:
         """Number of pauses by the daemon."""
         return sum(totals.pauses.total() for totals in self._namespaces.values())
 
-    def keep_pods(self, most: int) -> None:
+    def limit_pods(self, most: int) -> None:
         """Limit the counters of single pods to `most` pods (0 at first); drop the pods paused longest ago."""
         self._max_pods = most
         for label in list(self._pods)[: max(0, len(self._pods) - most)]:
             del self._pods[label]
 
-    def keep(self, event: Event) -> None:
+    def count(self, event: Event) -> None:
         """Count an event."""
         match event.what:
             case EventKind.PAUSED:
@@ -156,28 +156,28 @@ class Counts:
 
     def froze(self, event: Event) -> None:
         """Count the time of the event's pause as frozen from the event on."""
-        hold = self._held.get(event.uid)
-        if hold is not None:
-            self._count_time(hold, _moment_ns(event))
-            hold.mechanism = Mechanism.FREEZE
+        pause = self._ongoing.get(event.uid)
+        if pause is not None:
+            self._count_time(pause, _moment_ns(event))
+            pause.mechanism = Mechanism.FREEZE
 
     def ended_elsewhere(self, uid: str) -> None:
         """Count a pause that another process ended; its time since the last count is lost, as its end is unknown."""
         self.causes[Result.OPERATOR] += 1
-        self._held.pop(uid, None)
+        self._ongoing.pop(uid, None)
 
-    def count_held(self, pods: Iterable[Pod], at_ns: int) -> None:
+    def count_paused(self, pods: Iterable[Pod], at_ns: int) -> None:
         """Count the time until `at_ns` of the daemon's pauses of `pods`, including pauses without an event."""
-        before, self._held = self._held, {}
+        before, self._ongoing = self._ongoing, {}
         for pod in pods:
             paused = pod.paused
             if paused is None or paused.owner is not Owner.DAEMON:
                 continue
             since_ns = max(paused.since_ns, self._since_ns)
-            hold = before.get(pod.uid) or _Hold(pod_label(pod.label), paused.mechanism, since_ns)
-            self._held[pod.uid] = hold
-            self._count_time(hold, at_ns)
-            hold.mechanism = paused.mechanism
+            pause = before.get(pod.uid) or _Ongoing(pod_label(pod.label), paused.mechanism, since_ns)
+            self._ongoing[pod.uid] = pause
+            self._count_time(pause, at_ns)
+            pause.mechanism = paused.mechanism
 
     def values(self) -> Values:
         """Return all counters and histograms, under the names of FAMILIES."""
@@ -207,7 +207,7 @@ class Counts:
         if event.owner != Owner.DAEMON or event.mechanism is None or event.since_ns is None:
             return
         label = pod_label(event.pod)
-        self._held[event.uid] = _Hold(label, event.mechanism, max(event.since_ns, self._since_ns))
+        self._ongoing[event.uid] = _Ongoing(label, event.mechanism, max(event.since_ns, self._since_ns))
         self._namespace(label).add_pause(event.mechanism)
         pod = self._pods.pop(label, None)
         if pod is None and self._make_room():
@@ -219,25 +219,25 @@ class Counts:
     def _end(self, event: Event) -> None:
         if event.result is not None and event.result in self.causes:
             self.causes[event.result] += 1
-        hold = self._held.pop(event.uid, None)
+        pause = self._ongoing.pop(event.uid, None)
         if event.owner != Owner.DAEMON or event.since_ns is None:
             return
         at_ns = _moment_ns(event)
-        if hold is None and event.mechanism is not None:  # an earlier daemon's pause, ended before the first count
-            hold = _Hold(pod_label(event.pod), event.mechanism, max(event.since_ns, self._since_ns))
-        if hold is not None:
-            self._count_time(hold, at_ns)
+        if pause is None and event.mechanism is not None:  # an earlier daemon's pause, ended before the first count
+            pause = _Ongoing(pod_label(event.pod), event.mechanism, max(event.since_ns, self._since_ns))
+        if pause is not None:
+            self._count_time(pause, at_ns)
         if event.paused_s is not None:
             self._durations.observe(event.paused_s)
 
-    def _count_time(self, hold: _Hold, at_ns: int) -> None:
-        seconds = (at_ns - hold.counted_ns) * _NS
+    def _count_time(self, pause: _Ongoing, at_ns: int) -> None:
+        seconds = (at_ns - pause.counted_ns) * _NS
         if seconds <= 0:
             return
-        hold.counted_ns = at_ns
-        self._namespace(hold.label).add_time(hold.mechanism, seconds)
-        if hold.label in self._pods:
-            self._pods[hold.label].add_time(hold.mechanism, seconds)
+        pause.counted_ns = at_ns
+        self._namespace(pause.label).add_time(pause.mechanism, seconds)
+        if pause.label in self._pods:
+            self._pods[pause.label].add_time(pause.mechanism, seconds)
 
     def _namespace(self, label: PodLabel) -> _Totals:
         name = label.namespace
@@ -248,9 +248,9 @@ class Counts:
     def _make_room(self) -> bool:
         """Drop the pods paused longest ago, except paused ones; return True if another pod fits within the limit."""
         if len(self._pods) >= self._max_pods:
-            held = {hold.label for hold in self._held.values()}
+            ongoing = {pause.label for pause in self._ongoing.values()}
             surplus = len(self._pods) + 1 - self._max_pods
-            for label in [label for label in self._pods if label not in held][:surplus]:
+            for label in [label for label in self._pods if label not in ongoing][:surplus]:
                 del self._pods[label]
         return len(self._pods) < self._max_pods
 

@@ -1,7 +1,7 @@
 """Events: one value for each act on a pod, made once and rendered for the log, the journal and the history.
 
-Boot, pod and begin on the boot clock identify a pause (`Event.pause`). So changes of the wall clock do not matter, nor
-does it matter whether the daemon that began a pause also ended it. `pauses` joins events into pauses.
+Boot, pod and start time on the boot clock identify a pause (`Event.pause`). So changes of the wall clock do not
+matter, nor does it matter whether the daemon that began a pause also ended it. `pauses` joins events into pauses.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Event:
     reason: str
     """Reason for the act, as text."""
     result: str | None = None
-    """End of the pause, as a `model.Result`."""
+    """Why the pause ended, as a `model.Result`."""
     paused_s: float | None = None
     """Length of the pause so far in seconds, on the boot clock."""
     owner: str | None = None
@@ -110,7 +110,7 @@ class Event:
     pause_reason: str | None = None
     """Reason of the pause from the pod's record; None if `reason` is the same text."""
     since_ns: int | None = None
-    """Begin of the pause in nanoseconds of CLOCK_BOOTTIME, as in its record."""
+    """Start of the pause in nanoseconds of CLOCK_BOOTTIME, as in its record."""
     boot: str | None = None
     """The kernel's boot id; `since_ns` counts from that boot."""
 

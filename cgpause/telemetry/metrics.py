@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 
-class Kind(StrEnum):
+class MetricType(StrEnum):
     """A metric's type, as in Prometheus."""
 
     GAUGE = "gauge"
@@ -28,7 +28,7 @@ class Family:
     """One metric; all its time series share this name and these label names."""
 
     name: str
-    kind: Kind
+    kind: MetricType
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
@@ -74,7 +74,7 @@ class DegradedSource(StrEnum):
 
 _POD = ("namespace", "pod", "mechanism")
 _NAMESPACE = ("namespace", "mechanism")
-_G, _C, _H = Kind.GAUGE, Kind.COUNTER, Kind.HISTOGRAM
+_G, _C, _H = MetricType.GAUGE, MetricType.COUNTER, MetricType.HISTOGRAM
 
 FAMILIES = (
     Family("cgpause_up", _G, "1 if the daemon runs and has published recently, else 0."),

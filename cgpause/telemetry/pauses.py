@@ -56,7 +56,7 @@ class PastPause:
     cpu_max: str | None = None
     """cpu.max before the pause."""
     memory_current_bytes: int | None = None
-    """memory.current at the begin of the pause."""
+    """memory.current at the start of the pause."""
 
     def may_be_active(self, boot: str | None) -> bool:
         """Return True if the pause may still last: it began in this boot and has no known end; its cgroup decides."""
@@ -171,7 +171,7 @@ def _no_such_pod(ref: str, known: Sequence[Known], namespace: str | None) -> str
     message = f"the history has no pause of {ref!r}"
     if not known:
         return f"{message}: it has none of any pod" + ("" if namespace is None else f" of namespace {namespace!r}")
-    hint = nearest(ref, known) or "give namespace/name, name, UID or its begin"
+    hint = nearest(ref, known) or "give namespace/name, name, UID or a prefix of the UID"
     return f"{message}; {hint} (cgpause history lists them)"
 
 

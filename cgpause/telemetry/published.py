@@ -19,10 +19,10 @@ from itertools import accumulate
 
 from cgpause.core.errors import CgpauseError, printable
 from cgpause.kernel import wholefile
-from cgpause.telemetry.metrics import FAMILIES, Family, Figure, Kind, Values
+from cgpause.telemetry.metrics import FAMILIES, Family, Figure, MetricType, Values
 
 _MAX_BYTES = 16 << 20
-"""Longest valid file; five series for each of 1000 pods with the longest possible names are 4 MiB."""
+"""Longest valid file; five series for each of 100 pods with the longest possible names are 0.4 MiB."""
 _NUMBER = rb"[0-9]{1,19}(?:\.[0-9]{1,9})?"
 _HEADER = re.compile(rb"# cgpause 1 at_ns=([0-9]{1,19}) time=(%b) interval_s=(%b)\n" % (_NUMBER, _NUMBER))
 _SLACK_NS = 10_000_000_000
@@ -47,7 +47,7 @@ class Stamp:
     def is_fresh(self, now_ns: int) -> bool:
         """Return True if the file is at most three intervals and 10 s old, so the daemon probably still runs.
 
-        The watchdog ends a daemon that hangs after 20 s, and the next daemon publishes at once.
+        systemd ends a hanging daemon within 20 s (WatchdogSec= and TimeoutAbortSec=); the next one publishes at once.
         """
         return 0 <= now_ns - self.at_ns <= 3 * self.interval_s * 1e9 + _SLACK_NS
 
@@ -75,7 +75,7 @@ def _lines(family: Family, figures: Iterable[Figure]) -> Iterator[str]:
     yield f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind}\n"
     for figure in figures:
         labels = dict(zip(family.labels, figure.labels, strict=True))
-        if family.kind is not Kind.HISTOGRAM:
+        if family.kind is not MetricType.HISTOGRAM:
             yield _sample(family.name, labels, figure.value)
             continue
         bounds = [*map(str, family.buckets), "+Inf"]

@@ -13,6 +13,7 @@ from typing import Protocol
 from cgpause.config.load import load_config
 from cgpause.config.settings import Config
 from cgpause.core.errors import ConfigError
+from cgpause.core.memory_units import MIB
 from cgpause.kernel.background import BackgroundWriter, FileTrouble
 from cgpause.kernel.logfmt import fields
 from cgpause.telemetry import history
@@ -20,7 +21,6 @@ from cgpause.telemetry.events import Event
 
 log = logging.getLogger(__name__)
 
-MIB = 1 << 20
 _WAITING = 1000
 """Most events that wait for the disk; half a MiB."""
 _LAST_WAIT_S = 5.0

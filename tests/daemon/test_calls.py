@@ -13,7 +13,7 @@ from helpers.trees import FakeTree
 
 from cgpause.core.clock import now_ns
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.processes import Call, Processes
+from cgpause.kernel.processes import Processes, ResumeReason
 from cgpause.pods.containers import descendants
 
 BEFORE_EVERYTHING = 0
@@ -38,7 +38,7 @@ def look(
     *,
     at_ns: int = 0,
     frozen_ns: int | None = None,
-) -> Call | None:
+) -> ResumeReason | None:
     since_ns = now_ns() + 10**9 if since_ns is None else since_ns
     processes = processes or Processes()
     return processes.look(pod, descendants(pod), since_ns, at_ns=at_ns, frozen_ns=frozen_ns)
@@ -80,7 +80,7 @@ def test_a_pending_sigterm_is_seen_wherever_the_runtime_put_the_process(
     (place / "cgroup.procs").write_text(f"{stubborn}\n")
     assert look(pod) is None
     os.kill(stubborn, signal.SIGTERM)
-    assert look(pod) is Call.ENDING
+    assert look(pod) is ResumeReason.ENDING
 
 
 @pytest.mark.parametrize("text", ["", "garbage\n", "4194304999\n", "-1\n", "0\n0\n", "1" * 30])
@@ -94,7 +94,7 @@ def test_one_unreadable_container_does_not_hide_the_others(folder: Path, pod: Cg
     (sandbox / "cgroup.procs").write_text("garbage\n")
     (container / "cgroup.procs").write_text(f"{stubborn}\n")
     os.kill(stubborn, signal.SIGTERM)
-    assert look(pod) is Call.ENDING
+    assert look(pod) is ResumeReason.ENDING
 
 
 def test_who_leaves_a_signal_pending_while_it_runs_is_named_once(folder: Path, pod: Cgroup, stubborn: int) -> None:
@@ -103,11 +103,11 @@ def test_who_leaves_a_signal_pending_while_it_runs_is_named_once(folder: Path, p
     procs = containers(folder)[1] / "cgroup.procs"
     procs.write_text(f"{stubborn}\n")
     os.kill(stubborn, signal.SIGTERM)
-    assert [look(pod, processes=processes) for _ in range(3)] == [Call.ENDING, None, None]
+    assert [look(pod, processes=processes) for _ in range(3)] == [ResumeReason.ENDING, None, None]
     procs.write_text("")
     assert look(pod, processes=processes) is None
     procs.write_text(f"{stubborn}\n")
-    assert look(pod, processes=processes) is Call.ENDING
+    assert look(pod, processes=processes) is ResumeReason.ENDING
 
 
 def test_a_signal_after_one_that_was_acted_on_is_named_again(folder: Path, pod: Cgroup) -> None:
@@ -127,7 +127,7 @@ def test_a_signal_after_one_that_was_acted_on_is_named_again(folder: Path, pod: 
         processes = Processes()
         for _ in range(2):
             os.kill(pid, signal.SIGTERM)
-            assert [look(pod, processes=processes) for _ in range(2)] == [Call.ENDING, None]
+            assert [look(pod, processes=processes) for _ in range(2)] == [ResumeReason.ENDING, None]
             os.kill(pid, signal.SIGUSR1)
             os.read(ready, 1)
             assert look(pod, processes=processes) is None
@@ -141,7 +141,7 @@ def test_a_signal_after_one_that_was_acted_on_is_named_again(folder: Path, pod: 
 @pytest.mark.parametrize("number", [1, 2, 3, 6, 10, 12, 15, 30, 37])
 def test_any_signal_that_an_image_may_name_as_its_stop_signal_is_one(pod: Cgroup, resident: int, number: int) -> None:
     os.kill(resident, number)
-    assert look(pod) is Call.ENDING
+    assert look(pod) is ResumeReason.ENDING
 
 
 def test_signals_that_come_by_themselves_are_none(pod: Cgroup, resident: int) -> None:
@@ -155,7 +155,7 @@ def test_a_second_signal_is_a_new_one(pod: Cgroup, resident: int) -> None:
     processes = Processes()
     for number in (signal.SIGHUP, signal.SIGTERM):
         os.kill(resident, number)
-        assert [look(pod, processes=processes) for _ in range(2)] == [Call.ENDING, None]
+        assert [look(pod, processes=processes) for _ in range(2)] == [ResumeReason.ENDING, None]
 
 
 MINUTES_NS = 60 * 10**9
@@ -169,14 +169,14 @@ def test_a_pod_that_signals_itself_is_believed_three_times_in_ten_minutes(
     processes = Processes()
     procs = containers(folder)[1] / "cgroup.procs"
 
-    def again(at_ns: int) -> Call | None:
+    def again(at_ns: int) -> ResumeReason | None:
         procs.write_text("")
         assert look(pod, processes=processes, at_ns=at_ns) is None
         procs.write_text(f"{stubborn}\n")
         return look(pod, processes=processes, at_ns=at_ns)
 
     found = [again(minute * MINUTES_NS) for minute in range(14)]
-    believed = [minute for minute, call in enumerate(found) if call is Call.ENDING]
+    believed = [minute for minute, call in enumerate(found) if call is ResumeReason.ENDING]
     assert believed == [0, 1, 2, 10, 11, 12]
 
 
@@ -185,7 +185,7 @@ def test_oom_kills_are_believed_three_times_in_ten_minutes_and_hide_no_signal(po
     believed = [minute for minute in range(14) if processes.believes_kill(minute * MINUTES_NS)]
     assert believed == [0, 1, 2, 10, 11, 12]
     os.kill(resident, signal.SIGTERM)
-    assert look(pod, processes=processes) is Call.ENDING
+    assert look(pod, processes=processes) is ResumeReason.ENDING
 
 
 def test_visitors_are_believed_three_times_in_ten_minutes_and_always_while_the_pod_is_frozen(
@@ -193,20 +193,20 @@ def test_visitors_are_believed_three_times_in_ten_minutes_and_always_while_the_p
 ) -> None:
     processes = Processes()
     found = [look(pod, BEFORE_EVERYTHING, processes, at_ns=minute * MINUTES_NS) for minute in range(5)]
-    assert found == [Call.VISITED] * 3 + [None] * 2
+    assert found == [ResumeReason.VISITED] * 3 + [None] * 2
     assert processes.doubted
     # The process was there when the pod was frozen, or it came later.
     assert look(pod, BEFORE_EVERYTHING, processes, frozen_ns=now_ns()) is None
-    assert look(pod, BEFORE_EVERYTHING, processes, frozen_ns=1) is Call.VISITED
+    assert look(pod, BEFORE_EVERYTHING, processes, frozen_ns=1) is ResumeReason.VISITED
     assert not processes.doubted
     # The doubt does not hide a signal.
     os.kill(resident, signal.SIGTERM)
-    assert look(pod, BEFORE_EVERYTHING, processes) is Call.ENDING
+    assert look(pod, BEFORE_EVERYTHING, processes) is ResumeReason.ENDING
 
 
 def test_whoever_comes_from_outside_during_the_pause_is_a_visitor(pod: Cgroup, resident: int) -> None:
     """The parent process, here this test, is outside the pod, as for an exec probe or a preStop hook."""
-    assert look(pod, BEFORE_EVERYTHING) is Call.VISITED
+    assert look(pod, BEFORE_EVERYTHING) is ResumeReason.VISITED
 
 
 def test_what_a_container_forks_itself_is_no_visitor(folder: Path, pod: Cgroup, stubborn: int) -> None:
@@ -228,7 +228,7 @@ def test_a_monitor_in_the_pod_is_outside_all_the_same(folder: Path, pod: Cgroup,
     monitor.mkdir()
     (monitor / "cgroup.procs").write_text(f"{os.getpid()}\n")
     os.kill(resident, signal.SIGTERM)
-    assert look(pod) is Call.ENDING
+    assert look(pod) is ResumeReason.ENDING
 
 
 def test_of_very_many_processes_some_are_seen_with_each_look(folder: Path, pod: Cgroup, stubborn: int) -> None:
@@ -236,5 +236,5 @@ def test_of_very_many_processes_some_are_seen_with_each_look(folder: Path, pod: 
     put(containers(folder)[1], *others, stubborn)
     os.kill(stubborn, signal.SIGTERM)
     processes = Processes()
-    assert Call.ENDING in [look(pod, processes=processes) for _ in range(3)]
+    assert ResumeReason.ENDING in [look(pod, processes=processes) for _ in range(3)]
     assert look(pod) is None, "the first look alone does not get that far"

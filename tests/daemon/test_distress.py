@@ -13,7 +13,7 @@ from helpers.trees import FakeTree, cpu_max, wait_until
 
 from cgpause.daemon.distress import Distress
 from cgpause.kernel.inotify import Watch
-from cgpause.kernel.processes import Call
+from cgpause.kernel.processes import ResumeReason
 
 
 def test_a_container_that_starts_in_a_paused_pod_ends_the_pause(tree: FakeTree, start: Start) -> None:
@@ -84,9 +84,9 @@ def test_without_inotify_a_container_that_starts_in_a_running_pod_is_seen(tmp_pa
 def test_after_lost_events_all_words_are_read_again(tmp_path: Path, watch: Watch) -> None:
     bench = Bench(tmp_path, watch)
     tracked = bench.tracked("b")
-    assert tracked.kind.word_asked
+    assert tracked.signs.word_asked
     Distress(bench.tree, bench.actuator).missed(S)
-    assert not tracked.kind.word_asked
+    assert not tracked.signs.word_asked
 
 
 @pytest.mark.parametrize(
@@ -112,10 +112,10 @@ def test_a_batch_pod_that_refuses_connections_may_become_a_service(
     bench = Bench(tmp_path, watch)
     bench.pause("b")
     tracked = bench.tracked("b")
-    tracked.kind.started_ns, tracked.kind.seen_ns = started_s * S, seen_s * S
+    tracked.signs.started_ns, tracked.signs.seen_ns = started_s * S, seen_s * S
     distress = Distress(bench.tree, bench.actuator)
     for before_s in range(looks_s, 0, -1):
         distress.scan((at_s - before_s) * S, unwatched=False)
     assert tracked.pod.distress is None, "the first reading is the base"
     distress.scan(at_s * S, unwatched=False)
-    assert tracked.pod.distress == (str(Call.REFUSED) if resumed else None)
+    assert tracked.pod.distress == (str(ResumeReason.REFUSED) if resumed else None)

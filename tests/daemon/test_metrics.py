@@ -104,7 +104,7 @@ def test_a_bug_in_the_figures_leaves_everybody_alone(tree: FakeTree, start: Star
     broken += "gone = lambda *_: 1 // 0; publisher.gather = gone"
     # Not with `start`, which treats a traceback as a failure: here the log has one.
     daemon = Running(
-        tree, NO_SACRIFICE + METRICS, "--run-dir", str(run_dir), before=f"{broken}; counts.Counts.keep = gone"
+        tree, NO_SACRIFICE + METRICS, "--run-dir", str(run_dir), before=f"{broken}; counts.Counts.count = gone"
     )
     try:
         daemon.wait_for_log("metrics are not published any more")

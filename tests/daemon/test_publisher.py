@@ -144,7 +144,7 @@ def test_the_end_takes_it_away(bench: Bench) -> None:
 
 def test_pods_are_counted_one_by_one_only_while_somebody_reads_it(bench: Bench, monkeypatch: Patch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(bench.counts, "keep_pods", asked.append)
+    monkeypatch.setattr(bench.counts, "limit_pods", asked.append)
     for config in (MetricsConfig(), ON, MetricsConfig()):
         bench.publisher.configure(config)
 
@@ -185,8 +185,8 @@ def test_a_folder_that_is_missing_says_who_makes_it(bench: Bench, caplog: Log, t
     bench.turn(20)
 
     (line,) = said(caplog)
-    assert f"make {bench.folder}" in line
-    assert "restart the unit after that" in line
+    assert (f"replace {bench.folder} by a directory" if trouble == "file" else f"create {bench.folder}") in line
+    assert "then restart the unit" in line
 
 
 def test_nobody_waits_for_a_folder_that_hangs(bench: Bench, caplog: Log, monkeypatch: Patch) -> None:

@@ -135,7 +135,7 @@ def test_a_disk_that_refuses_is_told_once_and_tried_again_each_minute(tmp_path: 
 
     first, second = said(caplog)
     assert first.startswith(f"learned workloads not saved file={path} ")
-    assert f"make {folder}, for root alone" in first
+    assert f"create {folder}, accessible to root only" in first
     assert second == f"learned workloads saved again file={path}"
     assert learned.read(path) == Learned(JOB)
 

@@ -14,7 +14,7 @@ from helpers.nodes import S, pod, sample
 
 from cgpause.config.settings import Config
 from cgpause.core.model import Headroom, PodUsage, Sample
-from cgpause.core.names import Names
+from cgpause.core.pod_names import Names
 from cgpause.daemon import loop as loop_module
 from cgpause.daemon.distress import Distress
 from cgpause.daemon.intake import Intake

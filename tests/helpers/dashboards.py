@@ -15,14 +15,14 @@ from cgpause.core.model import (
     Owner,
     PauseRecord,
     Pod,
+    PodKind,
     PodUsage,
     Policy,
     Pressure,
     QosClass,
-    Workload,
 )
 from cgpause.core.parse import CpuStat
-from cgpause.kernel.find_daemon import DaemonState, RunningDaemon
+from cgpause.kernel.find_daemon import DaemonState, FoundDaemon
 from cgpause.policy.demand import Basis
 from cgpause.policy.serving import Place
 
@@ -69,7 +69,7 @@ def make_pod(label: str = "default/web", state: PodState = PodState.RUNNING, **c
         "label": label,
         "uid": "00000001-0000-4000-8000-000000000001",
         "qos": QosClass.BURSTABLE,
-        "workload": Workload.BATCH,
+        "kind": PodKind.BATCH,
         "priority": 0,
         "state": state,
         "current_bytes": 100 * MIB,
@@ -103,7 +103,7 @@ def make_snapshot(*pods: SeenPod, **changes: object) -> NodeView:
         "host": "node-1",
         "policy": Policy.RESERVE,
         "mechanism": HowPaused.THROTTLE,
-        "daemon": RunningDaemon(DaemonState.RUNNING, 812),
+        "daemon": FoundDaemon(DaemonState.RUNNING, 812),
         "headroom": Headroom(8 * GIB, 3 * GIB, 4 * GIB, 4 * GIB - 380 * MIB, 100 * MIB),
         "levels": Levels(141 * MIB, 1100 * MIB, 100 * MIB),
         "kubepods": Kubepods(4 * GIB - 180 * MIB, 4000 * MIB, high_is_ours=True, oom_kills=0),
@@ -119,7 +119,7 @@ def busy_snapshot() -> NodeView:
     """Return a snapshot with one pod of every kind."""
     grows: dict[str, Any] = {"growth": 12.0 * MIB, "reclaimable_bytes": 0}
     pods = (
-        make_pod("default/idle", workload=Workload.SERVICE),
+        make_pod("default/idle", kind=PodKind.SERVICE),
         make_pod(
             "batch/report-1",
             PodState.PAUSED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cgpause.core.model import PodUsage, Workload
+from cgpause.core.model import PodKind, PodUsage
 from cgpause.policy.demand import Demand, Terms, demand
 from cgpause.policy.growth import Growth
 from helpers.nodes import MIB, START_NS, S, growth, pod, record
@@ -25,7 +25,7 @@ def asked(
     known: Growth, limit: float | None = None, *, peaks: tuple[float, ...] = (), terms: Terms = IDLE, **facts: object
 ) -> Demand:
     """Return the demand of a pod with this growth; limit and peaks in MiB."""
-    made = replace(pod("a", workload=Workload.BATCH), memory_max_bytes=None if limit is None else int(limit * MIB))
+    made = replace(pod("a", kind=PodKind.BATCH), memory_max_bytes=None if limit is None else int(limit * MIB))
     made = replace(made, **facts)  # type: ignore[arg-type]
     return demand(PodUsage(known.used, made), known, tuple(int(peak * MIB) for peak in peaks), terms)
 

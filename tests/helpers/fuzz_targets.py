@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cgpause.config.load import parse_config, render_config
-from cgpause.core import kubepods, names, parse
+from cgpause.core import cgroup_names, parse, pod_names
 from cgpause.core.errors import ConfigError, DamagedRecordError, MalformedError, PodLookupError, printable
 from cgpause.core.lookup import find_pod
 from cgpause.core.model import CgroupId, Pod, QosClass
@@ -92,13 +92,13 @@ def _configuration(data: bytes) -> bool:
 def _entry(data: bytes) -> bool:
     """Parse the name of a cgroup or of an entry in kubelet's log folders; return True if any parser accepts it."""
     entry = _text(data)
-    uid, container = kubepods.pod_uid(entry), kubepods.container_id(entry)
+    uid, container = cgroup_names.pod_uid(entry), cgroup_names.container_id(entry)
     assert uid is None or set(uid) <= set("0123456789abcdef-")
     assert container is None or container.isalnum()
-    pod_log, container_log = names.parse_pod_log_dir(entry), names.parse_container_log(entry)
+    pod_log, container_log = pod_names.parse_pod_log_dir(entry), pod_names.parse_container_log(entry)
     assert pod_log is None or "/" not in "".join((pod_log[0], *pod_log[1]))
     assert container_log is None or "/" not in "".join(container_log)
-    found = (kubepods.root_driver(entry), kubepods.tier_class(entry), uid, container, pod_log, container_log)
+    found = (cgroup_names.root_driver(entry), cgroup_names.tier_class(entry), uid, container, pod_log, container_log)
     return any(one is not None for one in found)
 
 

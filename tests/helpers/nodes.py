@@ -16,12 +16,12 @@ from cgpause.core.model import (
     Pause,
     PauseRecord,
     Pod,
+    PodKind,
     PodUsage,
     QosClass,
     Resume,
     Sacrifice,
     Sample,
-    Workload,
 )
 from cgpause.policy.decide import Decision, State, decide
 from cgpause.policy.growth import Growth, begin
@@ -55,7 +55,7 @@ def pod(
     paused: PauseRecord | None = None,
     settled_at_ns: int = 0,
     distress: str | None = None,
-    workload: Workload = Workload.SERVICE,
+    kind: PodKind = PodKind.SERVICE,
 ) -> Pod:
     return Pod(
         cgroup=CgroupId(f"kubepods/pod{name}", sum(map(ord, name))),
@@ -68,7 +68,7 @@ def pod(
         settled_at_ns=settled_at_ns,
         paused=paused,
         distress=distress,
-        workload=workload,
+        kind=kind,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cgpause.config.settings import Config, HoldConfig, HowPaused, ReserveConfig
-from cgpause.core.model import CgroupId, Headroom, Pod, PodUsage, Sample, Workload
+from cgpause.core.model import CgroupId, Headroom, Pod, PodKind, PodUsage, Sample
 from cgpause.policy.decide import Decision, State, decide
 from cgpause.policy.explain import explain
 from cgpause.policy.growth import Growth, Growths
@@ -33,7 +33,7 @@ class Node:
         self.pods: list[PodUsage] = []
         self.growths: dict[CgroupId, Growth] = {}
         self.memory = ReserveState(sampled_at_ns=NOW - 5 * MS, idle_cpus=idle_cpus)
-        self.limit_ooms = 0
+        self.limit_kills = 0
 
     def add(
         self,
@@ -42,14 +42,14 @@ class Node:
         *,
         claim: float | None = None,
         rate: float = 0.0,
-        workload: Workload = Workload.BATCH,
+        kind: PodKind = PodKind.BATCH,
         paused_s: float | None = None,
         known: Mapping[str, object] | None = None,
         **facts: object,
     ) -> Node:
         """Add a pod of `used` MiB that may take `claim` more, grew by `rate` MiB/s, and was paused `paused_s` ago."""
         made: Pod = replace(
-            pod(name, workload=workload, paused=None if paused_s is None else record(NOW - int(paused_s * S))),
+            pod(name, kind=kind, paused=None if paused_s is None else record(NOW - int(paused_s * S))),
             cgroup=CgroupId(f"kubepods/pod{name}", len(self.pods) + 1),
             memory_max_bytes=None if claim is None else int((used + claim) * MIB),
             **facts,  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ class Node:
     def sample(self) -> Sample:
         headroom = Headroom(TOTAL, int(self.free * MIB), None, 0)
         return Sample(
-            NOW, headroom, tuple(self.pods), NOW - S, idle_cpus=self.memory.idle_cpus, limit_ooms=self.limit_ooms
+            NOW, headroom, tuple(self.pods), NOW - S, idle_cpus=self.memory.idle_cpus, limit_kills=self.limit_kills
         )
 
     def state(self) -> State:

@@ -64,7 +64,7 @@ def test_each_new_error_and_the_end_of_all_are_logged_once(caplog: Log) -> None:
     trouble.over()
     trouble.over(lost=3)
 
-    advice = "if the folder was made after the unit's start, restart the unit"
+    advice = "if the folder was created after the unit's start, restart the unit"
     assert said(caplog) == [
         'bad file=/x/file error="Input/output error"',
         f'bad file=/x/file error="Read-only file system" advice="{advice}"',

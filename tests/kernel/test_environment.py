@@ -15,7 +15,7 @@ from cgpause.core.model import OwnWord
 from cgpause.core.parse import parse_variable
 from cgpause.kernel import environment
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.environment import Containers, strongest
+from cgpause.kernel.environment import ContainerWords, strongest
 
 
 @pytest.fixture
@@ -23,9 +23,9 @@ def web(tree: FakeTree) -> Path:
     return tree.add_pod("web")
 
 
-def read(pod: Path, known: Containers | None = None) -> OwnWord | None:
+def read(pod: Path, known: ContainerWords | None = None) -> OwnWord | None:
     with Cgroup(str(pod.parent), pod.name) as cgroup:
-        return (known or Containers()).read(cgroup)
+        return (known or ContainerWords()).read(cgroup)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_protect_is_stronger_than_service_and_service_than_batch(
 def test_a_container_is_read_once_and_only_when_its_own_program_runs(web: Path, start_process: Start) -> None:
     sandbox, container = containers(web)
     put(sandbox, start_process({"PATH": "/"}))
-    known = Containers()
+    known = ContainerWords()
 
     assert read(web, known) is None
     assert not known.is_complete, "the container has no process yet"
@@ -164,6 +164,6 @@ def test_only_a_runtime_makes_the_reading_wait(
 
 def test_a_process_that_has_ended_is_no_error(web: Path) -> None:
     put(containers(web)[1], 2**22 + 1)
-    known = Containers()
+    known = ContainerWords()
     assert read(web, known) is None
     assert not known.is_complete

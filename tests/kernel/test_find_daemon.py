@@ -13,7 +13,7 @@ from helpers.commandline import as_nobody
 from helpers.trees import FakeTree
 
 from cgpause.kernel.cgroupfs import DAEMON_FILE, Cgroup
-from cgpause.kernel.find_daemon import DaemonState, RunningDaemon, find_daemon
+from cgpause.kernel.find_daemon import DaemonState, FoundDaemon, find_daemon
 from cgpause.kernel.journal import UNIT
 
 
@@ -40,7 +40,7 @@ def locks_of(root: Path, folder: Path, pid: int, kind: str = "FLOCK ") -> str:
 
 
 def test_whoever_holds_the_lock_is_the_daemon(locked: FakeTree) -> None:
-    assert find_daemon(str(locked.root), locks_of(locked.root, locked.folder, 812)) == RunningDaemon(
+    assert find_daemon(str(locked.root), locks_of(locked.root, locked.folder, 812)) == FoundDaemon(
         DaemonState.RUNNING, 812
     )
 

@@ -258,7 +258,7 @@ def test_watches_that_can_be_had_again_are(
     assert watch.read() == Changes(pods={pod.id: PodChange.CPU_MAX})
     assert [record.getMessage().split(" cgroup=")[0] for record in caplog.records] == [
         "no inotify watch",
-        "inotify tells of everything again",
+        "all inotify watches work again",
     ]
 
 

@@ -21,8 +21,8 @@ from lab.vm.build import ensure_program
 
 from cgpause.config.load import parse_config
 from cgpause.config.settings import Config
-from cgpause.core import kubepods
-from cgpause.core.names import parse_container_log, parse_pod_log_dir
+from cgpause.core import cgroup_names
+from cgpause.core.pod_names import parse_container_log, parse_pod_log_dir
 from cgpause.kernel import logfmt
 from cgpause.offline.simulate.kubelet import Backoff, request_bytes
 
@@ -83,11 +83,11 @@ def test_the_trees_names_are_those_cgpause_knows(tier: Tier) -> None:
     spec = PodSpec("job-01", uid, 32 * MIB, tier)
     path = pod_slice(spec)
 
-    assert uid == kubepods.pod_uid(path.name)
+    assert uid == cgroup_names.pod_uid(path.name)
     assert len(path.parts) == (1 if tier is Tier.GUARANTEED else 2)
     if tier is not Tier.GUARANTEED:
-        assert kubepods.tier_class(path.parts[0]) is not None
-    assert kubepods.container_id(scope_name("0" * 64)) == "0" * 64
+        assert cgroup_names.tier_class(path.parts[0]) is not None
+    assert cgroup_names.container_id(scope_name("0" * 64)) == "0" * 64
 
 
 def test_uids_are_uuids_and_repeatable() -> None:

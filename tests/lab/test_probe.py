@@ -17,7 +17,7 @@ from lab.vm.build import ensure_program
 from cgpause.config.load import parse_config
 from cgpause.config.settings import Config, HowPaused
 from cgpause.core.model import QosClass
-from cgpause.core.names import PodName
+from cgpause.core.pod_names import PodName
 from cgpause.kernel import logfmt
 from cgpause.policy.protect import protection
 

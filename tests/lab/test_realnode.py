@@ -11,7 +11,7 @@ import pytest
 from lab.measure.realnode.image import IMAGE, image_archive
 from lab.measure.realnode.node import Outcome, Pod, outcomes
 
-from cgpause.core.kubepods import is_static_uid, pod_uid
+from cgpause.core.cgroup_names import is_static_uid, pod_uid
 
 
 def status(**state: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from lab.vm.image import packages_of
 from cgpause.config.load import parse_config
 from cgpause.config.settings import Config
 from cgpause.core.model import QosClass
-from cgpause.core.names import PodName
+from cgpause.core.pod_names import PodName
 from cgpause.policy.protect import protection
 
 TOOLS = Tools(Path("worker"), 1000)

@@ -130,7 +130,7 @@ def test_without_a_listener_a_pod_is_batch_and_is_not_probed() -> None:
     listens, silent = (
         make_services(load_of(replace(MIXED, services=(replace(WEB, listens=on),))), 1)[0] for on in (True, False)
     )
-    assert (listens.workload, silent.workload) == ("service", "batch")
+    assert (listens.kind, silent.kind) == ("service", "batch")
     assert listens.probe is not None
     assert silent.probe is None
 

@@ -46,7 +46,7 @@ def test_what_the_work_raises_is_raised(processes: int) -> None:
 
 def test_a_process_that_was_killed_is_told_with_what_to_do() -> None:
     with pytest.raises(
-        HostError, match="one of 2 processes was killed, as for lack of memory; try again with fewer --j"
+        HostError, match="one of 2 processes was killed, perhaps for lack of memory; try again with fewer --j"
     ):
         do_all(die_at_three, range(5), 2)
 

@@ -10,7 +10,7 @@ from helpers.simpods import service, worker
 
 from cgpause.config.settings import Config, HoldConfig, HowPaused
 from cgpause.core.clock import NS_PER_S
-from cgpause.core.model import Workload
+from cgpause.core.model import PodKind
 from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import MIB, Probe, SimPod
 from cgpause.policy import schedule
@@ -31,7 +31,7 @@ def node_with_services(config: Config | None) -> SimNode:
             f"service{number}",
             service(100 * MIB, swing_bytes=100 * MIB, seed=number, think_s=1),
             limit_bytes=201 * MIB,
-            workload=Workload.SERVICE,
+            kind=PodKind.SERVICE,
             probe=Probe(),
             start_s=number,
         )

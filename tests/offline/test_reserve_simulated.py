@@ -54,9 +54,9 @@ def test_a_pod_is_spared_while_it_waits_for_its_next_container() -> None:
     for count, backoff_s in enumerate((1, 10)):
         node.kill(pod, "a process in it was OOM-killed")
         assert pod.facts is not None
-        assert pod.facts.unmade, count
+        assert pod.facts.no_program, count
         node.run(backoff_s + 0.01)
-        assert not pod.facts.unmade, count
+        assert not pod.facts.no_program, count
 
 
 def test_page_cache_that_grows_is_no_reason_to_hold_anybody() -> None:

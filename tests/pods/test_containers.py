@@ -11,7 +11,7 @@ from helpers.fixtures import Patch
 from helpers.trees import CAPTURED_POD, CAPTURES, FakeTree, lay_out_capture
 
 from cgpause.core.errors import CgpauseError, KernelWriteError
-from cgpause.core.names import Names
+from cgpause.core.pod_names import Names
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.pods.containers import MOST, descendants, kill_containers
 from cgpause.pods.names import read_names

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from helpers.trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, make_uid, open_descriptors
 
+from cgpause.core.cgroup_names import CgroupDriver
 from cgpause.core.errors import CgroupGoneError
-from cgpause.core.kubepods import CgroupDriver
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.pods.discover import find_kubepods, kubepods_roots, list_pods
 

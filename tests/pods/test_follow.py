@@ -82,7 +82,7 @@ def test_a_tree_that_cannot_be_walked_is_told_once(
                 assert follower.refresh(second * S, tight=False) == ([], [])
         follower.refresh(9 * S, tight=False)
         told = [record.message.partition(" error=")[0] for record in caplog.records]
-        assert told == ["tree cannot be walked", "tree is walked and watched again"]
+        assert told == ["tree cannot be refreshed", "tree is refreshed and watched again"]
         caplog.clear()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from helpers.fixtures import Log, Patch
 
-from cgpause.core.names import Names, PodName
+from cgpause.core.pod_names import Names, PodName
 from cgpause.pods import names as names_module
 from cgpause.pods.names import NamesThread, read_names
 

@@ -12,7 +12,7 @@ CALM = {"watched": True, "pods": True, "named": True, "started": False, "rewatch
 
 def times_after(found: dict[str, bool], at_s: float = 0, *, tight: bool = False) -> RefreshTimes:
     times = RefreshTimes()
-    times.walked(int(at_s * S), tight=tight, **found)
+    times.refreshed(int(at_s * S), tight=tight, **found)
     return times
 
 
@@ -52,7 +52,7 @@ def test_ten_minutes_after_the_last_pod_started_it_is_calm_again() -> None:
     times = times_after({**CALM, "started": True})
 
     for at_s, due_s in ((60, 120), (599, 659), (600, 1200)):
-        times.walked(at_s * S, tight=False, **CALM)
+        times.refreshed(at_s * S, tight=False, **CALM)
         assert times.due_ns == due_s * S
 
 
@@ -60,7 +60,7 @@ def test_facts_are_read_again_after_a_minute_and_not_with_every_walk() -> None:
     times = times_after(CALM)
 
     assert not times.facts_due(60 * S - 1)
-    times.walked(30 * S, tight=True, **CALM)
+    times.refreshed(30 * S, tight=True, **CALM)
     assert times.facts_due(60 * S)
 
 
@@ -77,7 +77,7 @@ def test_what_comes_is_walked_for_at_once_and_then_not_before_the_walk_has_paid_
     times.changed(5 * S, came=True, gone=False)
     assert times.due_ns == 5 * S
 
-    times.walked(5 * S, tight=False, **CALM)
+    times.refreshed(5 * S, tight=False, **CALM)
     times.rest_until(7 * S)
     times.changed(6 * S, came=True, gone=False)
 

@@ -143,13 +143,13 @@ def test_kills_at_the_limit_of_kubepods_are_counted_with_the_details(
         (fake.kubepods / "memory.events").write_text(f"max 9\noom {ooms + 7}\noom_kill {killed}\n")
 
     tree.refresh(0)
-    assert sampler.add_details(sampler.sample(S)).limit_ooms == 0, "a tree without these files"
+    assert sampler.add_details(sampler.sample(S)).limit_kills == 0, "a tree without these files"
     write(5, 6)
-    assert sampler.add_details(sampler.sample(2 * S)).limit_ooms == 0, "from before the daemon"
+    assert sampler.add_details(sampler.sample(2 * S)).limit_kills == 0, "from before the daemon"
     write(5 + ooms, 6 + killed)
-    assert sampler.sample(3 * S).limit_ooms == 0
-    assert sampler.add_details(sampler.sample(3 * S)).limit_ooms == counted
-    assert sampler.sample(4 * S).limit_ooms == counted
+    assert sampler.sample(3 * S).limit_kills == 0
+    assert sampler.add_details(sampler.sample(3 * S)).limit_kills == counted
+    assert sampler.sample(4 * S).limit_kills == counted
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from helpers.nodes import MIB, S, growth, pod, record
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.core.model import CgroupId, Mechanism, Owner, Pod, PodUsage, QosClass, Workload
+from cgpause.core.model import CgroupId, Mechanism, Owner, Pod, PodKind, PodUsage, QosClass
 from cgpause.policy.demand import (
     ACTIVE_S,
     HORIZON_S,
@@ -255,11 +255,11 @@ def test_a_pause_costs_the_time_in_which_a_cpu_was_idle() -> None:
 
 
 def test_what_is_known_is_passed_on() -> None:
-    found = asked(growing(100, grew=True, excused=True), 300, priority=2, workload=Workload.SERVICE)
+    found = asked(growing(100, grew=True, excused=True), 300, priority=2, kind=PodKind.SERVICE)
     assert (found.excused, found.rate, found.used) == (True, 10 * MIB, 100 * MIB)
     assert (found.order[0], found.is_service) == (2, True)
     assert found.large_drop == LARGE
-    found = asked(growing(100), 300, workload=Workload.STARTING)
+    found = asked(growing(100), 300, kind=PodKind.STARTING)
     assert not found.excused
     assert (found.order[0], found.is_service) == (0, False), "a pod that may be a service is served as batch"
 
@@ -274,11 +274,9 @@ def placed(known: Growth, name: str = "a", **facts: Any) -> Demand:  # noqa: ANN
 @pytest.mark.parametrize(
     ("higher", "lower"),
     [
-        pytest.param(placed(growing(50), priority=1), placed(growing(100), workload=Workload.SERVICE), id="priority"),
-        pytest.param(placed(growing(50), workload=Workload.SERVICE), placed(growing(100)), id="services"),
-        pytest.param(
-            placed(growing(50, admitted=False), workload=Workload.SERVICE), placed(growing(100)), id="group-first"
-        ),
+        pytest.param(placed(growing(50), priority=1), placed(growing(100), kind=PodKind.SERVICE), id="priority"),
+        pytest.param(placed(growing(50), kind=PodKind.SERVICE), placed(growing(100)), id="services"),
+        pytest.param(placed(growing(50, admitted=False), kind=PodKind.SERVICE), placed(growing(100)), id="group-first"),
         pytest.param(
             placed(growing(50), qos=QosClass.BEST_EFFORT),
             placed(growing(100, admitted=False), qos=QosClass.GUARANTEED),

@@ -8,7 +8,7 @@ import pytest
 from helpers.nodes import MS, START_NS, Node, S, pod, record, sample
 
 from cgpause.config.settings import Config, HowPaused
-from cgpause.core.model import Freeze, Mechanism, Owner, PauseRecord, PodUsage, Policy, Resume, Workload
+from cgpause.core.model import Freeze, Mechanism, Owner, PauseRecord, PodKind, PodUsage, Policy, Resume
 from cgpause.policy.decide import Decision, State, decide
 
 MARKS = Config(policy=Policy.WATERMARK)
@@ -20,11 +20,11 @@ def decided(
     paused: PauseRecord,
     *,
     how: HowPaused = HowPaused.AUTO,
-    workload: Workload = Workload.BATCH,
+    kind: PodKind = PodKind.BATCH,
     used_pct: float = 99.0,
     distress: str | None = None,
 ) -> Decision:
-    made = pod("a", paused=paused, workload=workload, distress=distress)
+    made = pod("a", paused=paused, kind=kind, distress=distress)
     config = replace(MARKS, mechanism=how)
     return decide(State(), sample(NOW, used_pct, [PodUsage(1 << 20, made)]), config)
 
@@ -39,9 +39,9 @@ def test_batch_is_frozen_once_its_pause_is_old_enough(age_ns: int, frozen: bool)
     assert freezes(decision) == (["test"] if frozen else []), "with the reason of the pause, for it is the same pause"
 
 
-@pytest.mark.parametrize("workload", [Workload.SERVICE, Workload.STARTING])
-def test_a_pod_that_is_or_may_be_a_service_stays_throttled(workload: Workload) -> None:
-    assert freezes(decided(record(NOW - 5 * S), workload=workload)) == []
+@pytest.mark.parametrize("kind", [PodKind.SERVICE, PodKind.STARTING])
+def test_a_pod_that_is_or_may_be_a_service_stays_throttled(kind: PodKind) -> None:
+    assert freezes(decided(record(NOW - 5 * S), kind=kind)) == []
 
 
 @pytest.mark.parametrize("how", [HowPaused.THROTTLE, HowPaused.FREEZE])
@@ -57,7 +57,7 @@ def test_a_frozen_pod_and_an_operators_pause_stay_as_they_are() -> None:
 def test_a_pod_that_is_resumed_is_not_frozen() -> None:
     assert [type(action) for action in decided(record(NOW - 5 * S), distress="x").actions] == [Resume]
     node = Node(MARKS)
-    node.add(pod("a", workload=Workload.BATCH, paused=record(NOW - 5 * S)))
+    node.add(pod("a", kind=PodKind.BATCH, paused=record(NOW - 5 * S)))
     node.step(99.0)
     node.at_ns += 2 * S
     assert [type(action) for action in node.step(10.0).actions] == [Resume]
@@ -70,7 +70,7 @@ def test_the_next_sample_comes_when_the_freeze_is_due_and_no_sooner_for_one_that
 
 def test_a_pause_becomes_a_freeze_within_two_seconds_on_a_node_that_stands_still() -> None:
     node = Node(MARKS)
-    node.add(pod("a", workload=Workload.BATCH))
+    node.add(pod("a", kind=PodKind.BATCH))
     node.step(95.0)
     assert node.held() == {"a"}
     for _ in range(100):

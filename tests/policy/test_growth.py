@@ -10,7 +10,7 @@ from helpers.nodes import MIB, MS, START_NS, S, growth, pod
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpause.core.model import Pod, PodUsage, Workload
+from cgpause.core.model import Pod, PodKind, PodUsage
 from cgpause.policy.growth import (
     CHARGE_BATCH_BYTES,
     FLOW_S,
@@ -23,7 +23,7 @@ from cgpause.policy.growth import (
     noise_bytes,
 )
 
-BATCH = replace(POD, workload=Workload.BATCH)
+BATCH = replace(POD, kind=PodKind.BATCH)
 
 
 def after(known: Growth, ms: float, used_mib: float, seen: Pod = POD) -> Growth:
@@ -328,7 +328,7 @@ def test_a_large_drop_ends_a_surge(used: int, dropped: bool) -> None:
         pytest.param(BATCH, 40, 60, id="a large drop"),
         pytest.param(BATCH, 99, 0, id="a small one"),
         pytest.param(replace(BATCH, changed_at_ns=NEW_CONTAINER.changed_at_ns), 5, 95, id="a restart"),
-        pytest.param(replace(BATCH, workload=Workload.SERVICE), 40, 0, id="a service"),
+        pytest.param(replace(BATCH, kind=PodKind.SERVICE), 40, 0, id="a service"),
         pytest.param(None, 0, 90, id="it has ended"),
     ],
 )
@@ -376,7 +376,7 @@ def test_a_restart_that_was_counted_before_is_a_drop() -> None:
 @pytest.mark.parametrize("used_mib", [5, 100], ids=["an earlier sample saw the memory go", "it has yet to go"])
 def test_a_pod_in_which_no_program_runs_is_a_newcomer(used_mib: int) -> None:
     known = growth(used_mib, low=MIB, base=MIB, ran_ns=9 * S, rate=MIB, flow=1e6, squares=1e12, excused=True)
-    found = after(known, 1000, used_mib, replace(BATCH, unmade=True))
+    found = after(known, 1000, used_mib, replace(BATCH, no_program=True))
     assert (found.base, found.admitted, found.excused) == (None, False, False)
     assert (found.started_ns, found.ran_ns, found.low_ran_ns) == (START_NS + S, 0, 0)
     assert (found.rate, found.flow, found.squares) == (0, 0, 0)

@@ -9,7 +9,7 @@ import pytest
 from helpers.nodes import START_NS, S, pod, record
 
 from cgpause.config.settings import HoldConfig, HowPaused
-from cgpause.core.model import Mechanism, Owner, Pod, PodUsage, Result, Workload
+from cgpause.core.model import Mechanism, Owner, Pod, PodKind, PodUsage, Result
 from cgpause.policy.hold import (
     FREEZE_AFTER_S,
     STARTING_PAUSE_S,
@@ -66,7 +66,7 @@ RESUMED = Stretch(NOW - 10 * S, resumed_ns=NOW - 5 * S, resumed_by_policy=True)
         pytest.param(Stretch(NOW - 20 * S), RUNNING, Stretch(NOW - 20 * S, NOW), id="and-shortens-no-longer-stretch"),
         pytest.param(Stretch(NOW - 15 * S, NOW), RUNNING, Stretch(NOW - 15 * S, NOW), id="while-it-runs"),
         # The next container has missed no probe, so it does not have to run.
-        pytest.param(Stretch(NOW - 15 * S, NOW), replace(RUNNING, unmade=True), None, id="its-container-ended"),
+        pytest.param(Stretch(NOW - 15 * S, NOW), replace(RUNNING, no_program=True), None, id="its-container-ended"),
     ],
 )
 def test_a_stretch_follows_the_pod(old: Stretch | None, made: Pod, expected: Stretch | None) -> None:
@@ -92,9 +92,9 @@ def test_an_operators_resume_spends_the_whole_budget() -> None:
 
 
 def test_a_pod_in_which_no_program_runs_is_not_paused() -> None:
-    unmade = replace(pod("a"), unmade=True)
-    assert must_run_s(unmade, None, NOW, HOLD) == 0
-    assert must_run(unmade, None, NOW, HOLD) == "no program runs in it"
+    no_program = replace(pod("a"), no_program=True)
+    assert must_run_s(no_program, None, NOW, HOLD) == 0
+    assert must_run(no_program, None, NOW, HOLD) == "no program runs in it"
 
 
 def test_a_pod_that_vanished_is_forgotten() -> None:
@@ -114,7 +114,7 @@ def test_a_pause_ends_after_the_longest_time(held_ns: int, ends: bool) -> None:
 
 @pytest.mark.parametrize(("held_ns", "ends"), [(600 * S - 1, False), (600 * S, True)], ids=["just-below", "at"])
 def test_batch_is_held_longer(held_ns: int, ends: bool) -> None:
-    held = pod("a", paused=record(NOW - held_ns), workload=Workload.BATCH)
+    held = pod("a", paused=record(NOW - held_ns), kind=PodKind.BATCH)
     assert is_spent(held, Stretch(NOW - held_ns), NOW, HOLD) is ends
     assert spent_text(held, HOLD) == "paused for the longest time allowed (600 s)"
 
@@ -167,28 +167,28 @@ def test_within_its_budget_a_pod_may_be_paused_again(age_ns: int, blocked: bool)
 
 
 @pytest.mark.parametrize(
-    ("workload", "hold", "seconds"),
+    ("kind", "hold", "seconds"),
     [
-        (Workload.SERVICE, HOLD, 15),
-        (Workload.BATCH, HOLD, 600),
-        (Workload.STARTING, HOLD, 18),
-        (Workload.STARTING, replace(HOLD, batch_max_pause_s=17), 17),
-        (Workload.STARTING, replace(HOLD, batch_max_pause_s=19), 18),
+        (PodKind.SERVICE, HOLD, 15),
+        (PodKind.BATCH, HOLD, 600),
+        (PodKind.STARTING, HOLD, 18),
+        (PodKind.STARTING, replace(HOLD, batch_max_pause_s=17), 17),
+        (PodKind.STARTING, replace(HOLD, batch_max_pause_s=19), 18),
     ],
 )
-def test_the_longest_pause_depends_on_what_the_pod_does(workload: Workload, hold: HoldConfig, seconds: float) -> None:
-    assert max_pause_s(pod("a", workload=workload), hold) == seconds
-    assert end_ns(pod("a", workload=workload), Stretch(NOW), hold) == NOW + int(seconds * S)
+def test_the_longest_pause_depends_on_what_the_pod_does(kind: PodKind, hold: HoldConfig, seconds: float) -> None:
+    assert max_pause_s(pod("a", kind=kind), hold) == seconds
+    assert end_ns(pod("a", kind=kind), Stretch(NOW), hold) == NOW + int(seconds * S)
     assert STARTING_PAUSE_S == 18
 
 
 def test_a_pod_that_turns_out_to_be_batch_may_be_paused_for_longer() -> None:
-    held = pod("a", paused=record(NOW - 18 * S), workload=Workload.STARTING)
+    held = pod("a", paused=record(NOW - 18 * S), kind=PodKind.STARTING)
     stretch = Stretch(NOW - 18 * S)
     assert is_spent(held, stretch, NOW, HOLD)
     assert not is_spent(held, stretch, NOW - 1, HOLD)
-    assert not is_spent(replace(held, workload=Workload.BATCH), stretch, NOW, HOLD)
-    assert is_spent(replace(held, workload=Workload.SERVICE), stretch, NOW, HOLD)
+    assert not is_spent(replace(held, kind=PodKind.BATCH), stretch, NOW, HOLD)
+    assert is_spent(replace(held, kind=PodKind.SERVICE), stretch, NOW, HOLD)
 
 
 def test_a_pause_without_a_stretch_is_not_spent() -> None:
@@ -213,30 +213,30 @@ def test_how_long_a_pod_has_to_run(made: Pod, stretch: Stretch | None, seconds: 
 
 
 @pytest.mark.parametrize(
-    ("workload", "stretch", "turn"),
+    ("kind", "stretch", "turn"),
     [
-        pytest.param(Workload.SERVICE, None, False, id="no-stretch"),
-        pytest.param(Workload.SERVICE, Stretch(NOW - 15 * S), False, id="paused"),
-        pytest.param(Workload.SERVICE, Stretch(NOW - 15 * S, NOW, resumed_by_policy=True), True, id="service"),
+        pytest.param(PodKind.SERVICE, None, False, id="no-stretch"),
+        pytest.param(PodKind.SERVICE, Stretch(NOW - 15 * S), False, id="paused"),
+        pytest.param(PodKind.SERVICE, Stretch(NOW - 15 * S, NOW, resumed_by_policy=True), True, id="service"),
         pytest.param(
-            Workload.SERVICE, Stretch(NOW - 15 * S + 1, NOW, resumed_by_policy=True), False, id="service-before"
+            PodKind.SERVICE, Stretch(NOW - 15 * S + 1, NOW, resumed_by_policy=True), False, id="service-before"
         ),
-        pytest.param(Workload.STARTING, Stretch(NOW - 18 * S, NOW, resumed_by_policy=True), True, id="starting"),
+        pytest.param(PodKind.STARTING, Stretch(NOW - 18 * S, NOW, resumed_by_policy=True), True, id="starting"),
         pytest.param(
-            Workload.STARTING, Stretch(NOW - 18 * S + 1, NOW, resumed_by_policy=True), False, id="starting-before"
-        ),
-        pytest.param(
-            Workload.BATCH, Stretch(NOW - 600 * S, NOW, resumed_by_policy=True), False, id="batch-resumed-for-memory"
+            PodKind.STARTING, Stretch(NOW - 18 * S + 1, NOW, resumed_by_policy=True), False, id="starting-before"
         ),
         pytest.param(
-            Workload.BATCH, Stretch(NOW - 600 * S, NOW, resumed_by_policy=True, turn=True), True, id="batch-in-turn"
+            PodKind.BATCH, Stretch(NOW - 600 * S, NOW, resumed_by_policy=True), False, id="batch-resumed-for-memory"
         ),
-        pytest.param(Workload.BATCH, Stretch(NOW - 600 * S, NOW), True, id="batch-by-an-operator"),
-        pytest.param(Workload.BATCH, Stretch(NOW - 600 * S + 1, NOW, turn=True), False, id="batch-before"),
+        pytest.param(
+            PodKind.BATCH, Stretch(NOW - 600 * S, NOW, resumed_by_policy=True, turn=True), True, id="batch-in-turn"
+        ),
+        pytest.param(PodKind.BATCH, Stretch(NOW - 600 * S, NOW), True, id="batch-by-an-operator"),
+        pytest.param(PodKind.BATCH, Stretch(NOW - 600 * S + 1, NOW, turn=True), False, id="batch-before"),
     ],
 )
-def test_a_pod_whose_budget_is_spent_runs_in_its_turn(workload: Workload, stretch: Stretch | None, turn: bool) -> None:
-    assert must_keep_running(pod("a", workload=workload), stretch, NOW, HOLD) is turn
+def test_a_pod_whose_budget_is_spent_runs_in_its_turn(kind: PodKind, stretch: Stretch | None, turn: bool) -> None:
+    assert must_keep_running(pod("a", kind=kind), stretch, NOW, HOLD) is turn
 
 
 NEW = pod("a", settled_at_ns=NOW + 1)
@@ -251,7 +251,7 @@ NEW = pod("a", settled_at_ns=NOW + 1)
         pytest.param(replace(NEW, spared_until_ns=NOW + 1), None, False, id="spared"),
         pytest.param(replace(NEW, protected="rule 1"), None, False, id="protected"),
         pytest.param(replace(NEW, distress="dying"), None, False, id="distress"),
-        pytest.param(replace(NEW, unmade=True), None, False, id="unmade"),
+        pytest.param(replace(NEW, no_program=True), None, False, id="no_program"),
         pytest.param(NEW, Stretch(NOW - 15 * S, NOW, resumed_by_policy=True), False, id="its-turn"),
         pytest.param(NEW, Stretch(NOW - 14 * S, NOW, resumed_by_policy=True), True, id="budget-left"),
     ],
@@ -272,14 +272,14 @@ def test_what_is_said_of_a_pod_that_has_to_run() -> None:
 
 
 def test_a_stretch_remembers_that_the_kind_was_not_known() -> None:
-    starting = replace(PAUSED, workload=Workload.STARTING)
+    starting = replace(PAUSED, kind=PodKind.STARTING)
     assert followed(None, starting) == Stretch(NOW, starting=True)
     known = Stretch(NOW - S, starting=True)
-    for workload in Workload:
-        assert followed(known, replace(PAUSED, workload=workload)) == known
+    for kind in PodKind:
+        assert followed(known, replace(PAUSED, kind=kind)) == known
     assert followed(Stretch(NOW - S), starting) == known
-    assert followed(None, replace(PAUSED, workload=Workload.BATCH)) == Stretch(NOW)
-    assert followed(None, replace(RUNNING, workload=Workload.STARTING)) is None
+    assert followed(None, replace(PAUSED, kind=PodKind.BATCH)) == Stretch(NOW)
+    assert followed(None, replace(RUNNING, kind=PodKind.STARTING)) is None
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_a_pod_that_could_not_start_gets_time_to(starting: bool, min_run_s: floa
     assert follow({CGROUP: old}, (made,), NOW + run_s * S, hold) == {}
 
 
-THROTTLED = replace(pod("a", paused=record(NOW)), workload=Workload.BATCH)
+THROTTLED = replace(pod("a", paused=record(NOW)), kind=PodKind.BATCH)
 
 
 def test_throttled_batch_is_frozen_one_and_a_half_seconds_after_the_pause_began() -> None:
@@ -308,8 +308,8 @@ def test_throttled_batch_is_frozen_one_and_a_half_seconds_after_the_pause_began(
     ("one", "how"),
     [
         (replace(THROTTLED, paused=None), HowPaused.AUTO),
-        (replace(THROTTLED, workload=Workload.SERVICE), HowPaused.AUTO),
-        (replace(THROTTLED, workload=Workload.STARTING), HowPaused.AUTO),
+        (replace(THROTTLED, kind=PodKind.SERVICE), HowPaused.AUTO),
+        (replace(THROTTLED, kind=PodKind.STARTING), HowPaused.AUTO),
         (replace(THROTTLED, paused=replace(record(NOW), owner=Owner.MANUAL)), HowPaused.AUTO),
         (replace(THROTTLED, paused=replace(record(NOW), mechanism=Mechanism.FREEZE)), HowPaused.AUTO),
         (THROTTLED, HowPaused.THROTTLE),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cgpause.core.model import Workload
+from cgpause.core.model import PodKind
 from cgpause.policy.kinds import FIRM_S, KEPT, Kinds
 
 
@@ -10,7 +10,7 @@ def test_nothing_is_known_of_a_new_workload() -> None:
     kinds = Kinds()
     assert not kinds.is_silent("default/job")
     assert not kinds.is_silent(None)
-    assert kinds.of_silent("default/job", 0.0) is Workload.BATCH  # while no kind is certain, silence means batch
+    assert kinds.of_silent("default/job", 0.0) is PodKind.BATCH  # while no kind is certain, silence means batch
 
 
 def test_silence_makes_batch_with_care_where_other_pods_can_be_paused() -> None:
@@ -18,25 +18,25 @@ def test_silence_makes_batch_with_care_where_other_pods_can_be_paused() -> None:
     kinds.was_silent("default/slow", FIRM_S - 0.1)
     kinds.ended("default/job")
     assert kinds.is_silent("default/slow")
-    assert kinds.of_silent("default/slow", FIRM_S - 0.1) is Workload.STARTING
-    assert kinds.of_silent("default/slow", FIRM_S) is Workload.BATCH
-    assert kinds.of_silent(None, 0.0) is Workload.STARTING
-    assert kinds.of_silent("default/job", 0.0) is Workload.BATCH
+    assert kinds.of_silent("default/slow", FIRM_S - 0.1) is PodKind.STARTING
+    assert kinds.of_silent("default/slow", FIRM_S) is PodKind.BATCH
+    assert kinds.of_silent(None, 0.0) is PodKind.STARTING
+    assert kinds.of_silent("default/job", 0.0) is PodKind.BATCH
 
 
 def test_a_pod_that_was_silent_for_long_enough_makes_its_workload_certain() -> None:
     kinds = Kinds()
     kinds.was_silent("default/job", FIRM_S)
-    assert kinds.of_silent("default/other", 0.0) is Workload.STARTING
-    assert kinds.of_silent("default/job", 0.0) is Workload.BATCH
+    assert kinds.of_silent("default/other", 0.0) is PodKind.STARTING
+    assert kinds.of_silent("default/job", 0.0) is PodKind.BATCH
 
 
 def test_a_silent_pod_of_a_service_is_starting_for_as_long_as_it_is_silent() -> None:
     kinds = Kinds()
     kinds.listened("default/web")
-    assert kinds.of_silent("default/web", 0.0) is Workload.STARTING
-    assert kinds.of_silent("default/web", 10 * FIRM_S) is Workload.STARTING
-    assert kinds.of_silent("default/other", 0.0) is Workload.BATCH
+    assert kinds.of_silent("default/web", 0.0) is PodKind.STARTING
+    assert kinds.of_silent("default/web", 10 * FIRM_S) is PodKind.STARTING
+    assert kinds.of_silent("default/other", 0.0) is PodKind.BATCH
 
 
 def test_a_silent_pod_of_a_workload_that_was_only_probed_is_batch() -> None:
@@ -44,8 +44,8 @@ def test_a_silent_pod_of_a_workload_that_was_only_probed_is_batch() -> None:
     kinds = Kinds({"default/before": True})
     kinds.probed("default/job")
     assert kinds.known() == {"default/before": True, "default/job": True}
-    assert kinds.of_silent("default/job", FIRM_S) is Workload.BATCH
-    assert kinds.of_silent("default/before", FIRM_S) is Workload.BATCH, "until a pod of it listens again"
+    assert kinds.of_silent("default/job", FIRM_S) is PodKind.BATCH
+    assert kinds.of_silent("default/before", FIRM_S) is PodKind.BATCH, "until a pod of it listens again"
 
 
 def test_a_workload_that_listened_once_stays_a_service() -> None:
@@ -55,7 +55,7 @@ def test_a_workload_that_listened_once_stays_a_service() -> None:
     kinds.was_silent("default/web", FIRM_S)
     kinds.ended("default/web")
     assert not kinds.is_silent("default/web")
-    assert kinds.of_silent("default/other", 0.0) is Workload.BATCH  # no kind is certain any more
+    assert kinds.of_silent("default/other", 0.0) is PodKind.BATCH  # no kind is certain any more
 
 
 def test_a_thousand_workloads_are_remembered_the_oldest_go_first() -> None:
@@ -64,7 +64,7 @@ def test_a_thousand_workloads_are_remembered_the_oldest_go_first() -> None:
         kinds.ended(f"default/job{number}")
     assert not kinds.is_silent("default/job0")
     assert kinds.is_silent("default/job1")
-    assert kinds.of_silent("default/new", 0.0) is Workload.STARTING
+    assert kinds.of_silent("default/new", 0.0) is PodKind.STARTING
 
 
 def test_a_workload_that_is_met_again_is_not_the_first_to_go() -> None:
@@ -88,19 +88,19 @@ def test_a_workload_that_becomes_a_service_is_not_the_first_to_go() -> None:
 def test_what_was_known_counts_again() -> None:
     kinds = Kinds({"default/web": True, "default/job": False, "default/slow": None})
     assert kinds.known() == {"default/web": True, "default/job": False, "default/slow": None}
-    assert kinds.of_silent("default/job", 0.0) is Workload.BATCH
-    assert kinds.of_silent("default/slow", 0.0) is Workload.STARTING, "for another one is batch for certain"
+    assert kinds.of_silent("default/job", 0.0) is PodKind.BATCH
+    assert kinds.of_silent("default/slow", 0.0) is PodKind.STARTING, "for another one is batch for certain"
     assert not kinds.is_silent("default/web")
     kinds.listened("default/job")
-    assert kinds.of_silent("default/slow", 0.0) is Workload.BATCH, "none is certain any more"
+    assert kinds.of_silent("default/slow", 0.0) is PodKind.BATCH, "none is certain any more"
 
 
 def test_services_known_from_before_make_no_workload_certain() -> None:
     kinds = Kinds({"default/web": True, "default/shop": True})
-    assert kinds.of_silent("default/new", 0.0) is Workload.BATCH, "there is no other pod to pause instead"
+    assert kinds.of_silent("default/new", 0.0) is PodKind.BATCH, "there is no other pod to pause instead"
     kinds.ended("default/job")
-    assert kinds.of_silent("default/new", 0.0) is Workload.STARTING
-    assert kinds.of_silent("default/new", FIRM_S + 1) is Workload.BATCH
+    assert kinds.of_silent("default/new", 0.0) is PodKind.STARTING
+    assert kinds.of_silent("default/new", FIRM_S + 1) is PodKind.BATCH
 
 
 def test_what_is_known_is_a_copy_and_changes_only_with_something_new() -> None:
@@ -123,18 +123,18 @@ def test_what_is_certain_is_not_forgotten_for_a_pod_that_is_young() -> None:
     kinds.was_silent("default/job", 1.0)
     kinds.listened("default/web")
     kinds.was_silent("default/web", 1.0)
-    assert kinds.of_silent("default/job", 0.0) is Workload.BATCH
+    assert kinds.of_silent("default/job", 0.0) is PodKind.BATCH
     assert not kinds.is_silent("default/web")
-    assert kinds.of_silent("default/web", 0.0) is Workload.STARTING
+    assert kinds.of_silent("default/web", 0.0) is PodKind.STARTING
 
 
 def test_a_workload_counts_as_batch_once_however_many_of_its_pods_have_ended() -> None:
     kinds = Kinds()
     for _ in range(3):
         kinds.ended("default/job")
-    assert kinds.of_silent("default/other", 0.0) is Workload.STARTING
+    assert kinds.of_silent("default/other", 0.0) is PodKind.STARTING
     kinds.listened("default/job")
-    assert kinds.of_silent("default/other", 0.0) is Workload.BATCH
+    assert kinds.of_silent("default/other", 0.0) is PodKind.BATCH
 
 
 def test_pods_without_a_controller_teach_nothing() -> None:
@@ -144,9 +144,9 @@ def test_pods_without_a_controller_teach_nothing() -> None:
     kinds.was_silent(None, FIRM_S)
     kinds.was_silent(None, 1.0)
     assert not kinds.is_silent(None)
-    assert kinds.of_silent(None, 0.0) is Workload.BATCH
+    assert kinds.of_silent(None, 0.0) is PodKind.BATCH
     kinds.ended("default/job")
-    assert kinds.of_silent(None, FIRM_S) is Workload.BATCH
+    assert kinds.of_silent(None, FIRM_S) is PodKind.BATCH
 
 
 def test_what_is_forgotten_is_no_longer_certain() -> None:
@@ -154,9 +154,9 @@ def test_what_is_forgotten_is_no_longer_certain() -> None:
     kinds.ended("default/job")
     for number in range(999):
         kinds.listened(f"default/web{number}")
-    assert kinds.of_silent("default/other", 0.0) is Workload.STARTING
+    assert kinds.of_silent("default/other", 0.0) is PodKind.STARTING
     kinds.listened("default/web")
-    assert kinds.of_silent("default/other", 0.0) is Workload.BATCH
+    assert kinds.of_silent("default/other", 0.0) is PodKind.BATCH
 
 
 def test_a_service_that_is_forgotten_leaves_what_is_certain() -> None:
@@ -165,6 +165,6 @@ def test_a_service_that_is_forgotten_leaves_what_is_certain() -> None:
     for number in range(999):
         kinds.was_silent(f"default/new{number}", 1.0)
     kinds.ended("default/job")
-    assert kinds.of_silent("default/other", 0.0) is Workload.STARTING
+    assert kinds.of_silent("default/other", 0.0) is PodKind.STARTING
     kinds.listened("default/job")
-    assert kinds.of_silent("default/other", 0.0) is Workload.BATCH
+    assert kinds.of_silent("default/other", 0.0) is PodKind.BATCH

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgpause.config.settings import Config, HoldConfig, WatermarkConfig
-from cgpause.core.model import Owner, Pause, Pod, PodUsage, Policy, Result, Resume, Sacrifice, Workload
+from cgpause.core.model import Owner, Pause, Pod, PodKind, PodUsage, Policy, Result, Resume, Sacrifice
 from cgpause.policy.decide import Decision, State, decide, rank
 from cgpause.policy.explain import explain
 from cgpause.policy.peaks import Peaks
@@ -230,17 +230,17 @@ def test_under_pressure_that_never_ends_every_pod_still_gets_to_run(interval_s: 
         assert held_ns <= 300 * S * MAX_PAUSE_S / (MAX_PAUSE_S + MIN_RUN_S) + MAX_PAUSE_S * S
 
 
-@pytest.mark.parametrize("unmade", [False, True])
-def test_a_pod_in_which_no_program_runs_does_not_hinder_the_last_resort(unmade: bool) -> None:
+@pytest.mark.parametrize("no_program", [False, True])
+def test_a_pod_in_which_no_program_runs_does_not_hinder_the_last_resort(no_program: bool) -> None:
     node = Node(replace(WATERMARK, hold=HOLD, watermark=WatermarkConfig(patience=1, batch=1, sacrifice=True)))
     node.add(pod("paused", paused=record(START_NS)))
-    node.add(replace(pod("new", settled_at_ns=START_NS + 3600 * S), unmade=unmade))
+    node.add(replace(pod("new", settled_at_ns=START_NS + 3600 * S), no_program=no_program))
     killed = []
     while node.at_ns < START_NS + 12 * S:
         decision = node.step(90)
         killed += names(decision.actions, Sacrifice)
         node.at_ns += decision.next_sample_ns
-    assert bool(killed) is unmade
+    assert bool(killed) is no_program
 
 
 @EXAMPLES
@@ -333,25 +333,25 @@ def test_the_watermark_policy_reads_pods_at_every_sample(used_pct: float) -> Non
 
 
 @pytest.mark.parametrize(
-    ("workload", "paused_s", "resumed"),
+    ("kind", "paused_s", "resumed"),
     [
-        (Workload.SERVICE, 14.9, []),
-        (Workload.SERVICE, 15, ["a"]),
-        (Workload.STARTING, 17.9, []),
-        (Workload.STARTING, 18, ["a"]),
-        (Workload.BATCH, 599.9, []),
-        (Workload.BATCH, 600, ["a"]),
+        (PodKind.SERVICE, 14.9, []),
+        (PodKind.SERVICE, 15, ["a"]),
+        (PodKind.STARTING, 17.9, []),
+        (PodKind.STARTING, 18, ["a"]),
+        (PodKind.BATCH, 599.9, []),
+        (PodKind.BATCH, 600, ["a"]),
     ],
 )
 @pytest.mark.parametrize("policy", Policy)
 def test_no_pod_is_paused_for_longer_than_allowed(
-    policy: Policy, workload: Workload, paused_s: float, resumed: list[str]
+    policy: Policy, kind: PodKind, paused_s: float, resumed: list[str]
 ) -> None:
     node = Node(Config(policy=policy, hold=replace(HOLD, batch_max_pause_s=600)))
     # Its claim is large, so without any headroom another pod goes first.
-    held = replace(pod("a", workload=workload), memory_max_bytes=500 << 20)
+    held = replace(pod("a", kind=kind), memory_max_bytes=500 << 20)
     node.add(replace(held, paused=record(START_NS - int(paused_s * S))))
-    node.add(replace(pod("b", paused=record(START_NS), workload=Workload.BATCH), memory_max_bytes=400 << 20))
+    node.add(replace(pod("b", paused=record(START_NS), kind=PodKind.BATCH), memory_max_bytes=400 << 20))
     actions = node.step(99.5).actions
     assert [name for name in names(actions, Resume) if name == "a"] == resumed
     if resumed:

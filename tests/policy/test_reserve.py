@@ -16,11 +16,11 @@ from cgpause.core.model import (
     Mechanism,
     Pause,
     PauseRecord,
+    PodKind,
     PodUsage,
     QosClass,
     Resume,
     Sample,
-    Workload,
 )
 from cgpause.policy.decide import State, decide
 from cgpause.policy.peaks import Peaks
@@ -73,11 +73,11 @@ def test_all_pods_run_while_all_worst_demands_fit() -> None:
 
 def test_a_pod_in_which_no_program_runs_waits_and_takes_nothing() -> None:
     node = Node(free=31).add("a", 300, claim=20, rate=100)
-    node.add("new", 1, claim=500, unmade=True, known={"admitted": False, "base": None})
+    node.add("new", 1, claim=500, no_program=True, known={"admitted": False, "base": None})
     assert node.does() == {}
     assert node.says("new") == "waits: no program runs in it"
     assert left_bytes(observe(node.state().reserve, node.sample()), node.sample()) == MIB
-    node.pods[1] = PodUsage(MIB, replace(node.pods[1].pod, unmade=False))
+    node.pods[1] = PodUsage(MIB, replace(node.pods[1].pod, no_program=False))
     assert node.does() == {"new": "pause"}
 
 
@@ -142,7 +142,7 @@ def test_a_need_within_noise_is_never_worth_a_pause() -> None:
 @pytest.mark.parametrize("cpus", [2, 8, 64])
 def test_idle_pods_are_never_paused_and_none_of_them_goes_first(cpus: int) -> None:
     """This holds for hours, on a full node, with any changes of its CPUs' charge batches."""
-    pods = [replace(pod(f"pod{number}", workload=Workload.BATCH), memory_max_bytes=400 * MIB) for number in range(20)]
+    pods = [replace(pod(f"pod{number}", kind=PodKind.BATCH), memory_max_bytes=400 * MIB) for number in range(20)]
     state = State()
     for number in range(2000):
         wobbled = [
@@ -170,9 +170,9 @@ def test_page_cache_is_room_and_no_size() -> None:
     [
         pytest.param(({}, {}), "b", id="the-smaller"),
         pytest.param(({"qos": QosClass.BEST_EFFORT}, {}), "a", id="besteffort-before-burstable"),
-        pytest.param(({}, {"workload": Workload.SERVICE}), "a", id="batch-before-services"),
-        pytest.param(({"workload": Workload.STARTING}, {"workload": Workload.SERVICE}), "a", id="starting-is-batch"),
-        pytest.param(({"workload": Workload.SERVICE}, {"priority": 1}), "a", id="the-operator's-priority-before-all"),
+        pytest.param(({}, {"kind": PodKind.SERVICE}), "a", id="batch-before-services"),
+        pytest.param(({"kind": PodKind.STARTING}, {"kind": PodKind.SERVICE}), "a", id="starting-is-batch"),
+        pytest.param(({"kind": PodKind.SERVICE}, {"priority": 1}), "a", id="the-operator's-priority-before-all"),
         pytest.param(({"priority": -1}, {"qos": QosClass.BEST_EFFORT}), "a", id="priority-before-qos"),
     ],
 )
@@ -185,7 +185,7 @@ def test_priority_before_size(facts: tuple[dict[str, object], dict[str, object]]
 
 def test_services_are_served_before_the_batch_pod_that_goes_first() -> None:
     node = Node(free=80).add("job", 300, claim=60, rate=100)
-    node.add("web", 50, claim=40, rate=100, workload=Workload.SERVICE)
+    node.add("web", 50, claim=40, rate=100, kind=PodKind.SERVICE)
     assert node.does() == {}
     assert node.says("job").startswith("runs first")
     assert node.says("web").endswith("10.0Mi left")
@@ -298,7 +298,7 @@ def test_newcomers_begin_one_after_the_other_also_where_they_take_their_time() -
     """No worst demand fits beside another, so only one of three newcomers may begin."""
     new = [
         replace(
-            pod(f"new{number}", workload=Workload.BATCH),
+            pod(f"new{number}", kind=PodKind.BATCH),
             cgroup=CgroupId(f"kubepods/new{number}", number),
             memory_max_bytes=200 * MIB,
         )

@@ -8,7 +8,7 @@ import pytest
 from helpers.nodes import MIB, MS, S, pod
 from helpers.reserving import CONFIG, NOW, Node, waiting
 
-from cgpause.core.model import Policy, Workload
+from cgpause.core.model import PodKind, Policy
 from cgpause.policy.decide import State, decide
 from cgpause.policy.hold import Stretch
 from cgpause.policy.reserve import ReserveState, observe, reaction_s
@@ -73,7 +73,7 @@ def test_at_the_first_sample_no_pod_is_paused_for_what_is_not_known_of_it() -> N
     for number in range(5):
         node.add(f"system{number}", 10, protected="namespace kube-system")
     for number in range(110):
-        node.add(f"web{number}", 4, claim=100, workload=Workload.SERVICE)
+        node.add(f"web{number}", 4, claim=100, kind=PodKind.SERVICE)
     first = decide(State(), node.sample(), CONFIG)
     second = decide(first.state, replace(node.sample(), at_ns=NOW + first.next_sample_ns), CONFIG)
     assert (first.actions, second.actions) == ((), ())

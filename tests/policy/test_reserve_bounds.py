@@ -57,8 +57,8 @@ def test_all_pods_of_the_priority_are_excused_if_the_kernel_kills_all_the_same(
 ) -> None:
     node = waiting(cost_s, claim=170, free=free).add("c", 100, claim=200, paused_s=1, known={"ran_ns": 0})
     node.add("d", 100, claim=200, paused_s=1, known={"ran_ns": 0}, priority=-1)
-    node.memory = replace(node.memory, ooms_before=4)
-    node.limit_ooms = ooms
+    node.memory = replace(node.memory, kills_before=4)
+    node.limit_kills = ooms
     done = node.step()
     assert {action.pod.uid for action in done.actions if isinstance(action, Resume)} == resumed
     assert [action.reason.endswith("killed all the same") for action in done.actions] == [len(resumed) > 1] * len(
@@ -83,9 +83,9 @@ def test_kills_count_from_the_time_from_which_pauses_cost(
     cost_s: float, before: int | None, given_mib: float, expected: int
 ) -> None:
     node = waiting(cost_s)
-    node.memory = replace(node.memory, ooms_before=before)
-    node.limit_ooms = 7
-    assert node.step(given_mib=given_mib).state.ooms_before == expected
+    node.memory = replace(node.memory, kills_before=before)
+    node.limit_kills = 7
+    assert node.step(given_mib=given_mib).state.kills_before == expected
 
 
 def test_a_pod_fits_if_the_first_and_the_excused_pods_leave_its_expected_demand() -> None:

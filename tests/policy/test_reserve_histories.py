@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cgpause.config.settings import Config, HoldConfig, HowPaused, ReserveConfig
 from cgpause.core.clock import NS_PER_S
-from cgpause.core.model import QosClass, Sample, Workload
+from cgpause.core.model import PodKind, QosClass, Sample
 from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import MIB, Probe, SimPod
 from cgpause.policy import schedule
@@ -54,7 +54,7 @@ def sim_pods(draw: st.DrawFn, number: int) -> SimPod:
         behaviour,
         limit_bytes=None if kind == "unlimited" else limit,
         qos=draw(st.sampled_from([QosClass.BURSTABLE, QosClass.BEST_EFFORT])),
-        workload=Workload.SERVICE if is_service else Workload.BATCH,
+        kind=PodKind.SERVICE if is_service else PodKind.BATCH,
         priority=draw(st.sampled_from([0, 0, 1])),
         protected="rule 1" if draw(st.integers(0, 9)) == 0 else None,
         start_s=draw(st.integers(0, 60)),
@@ -120,7 +120,7 @@ def test_protected_pods_are_never_held_or_killed_by_us(node: SimNode) -> None:
 def test_services_are_held_no_longer_than_the_bound_and_probes_find_them(node: SimNode) -> None:
     node.run(300)
     for pod in node.all_pods:
-        if pod.workload is Workload.SERVICE:
+        if pod.kind is PodKind.SERVICE:
             for stretch in stretches(node, pod):
                 assert stretch[-1][1] - stretch[0][0] <= MAX_PAUSE_S + TICK_S
             assert pod.worst_missed_in_a_row < 3
@@ -152,7 +152,7 @@ def test_batch_pods_take_turns_one_at_a_time(node: SimNode) -> None:
             for verdict in verdicts
             if verdict.place is not None
             and not verdict.place.stoppable
-            and verdict.usage.pod.workload is Workload.BATCH
+            and verdict.usage.pod.kind is PodKind.BATCH
             and verdict.usage.pod.protected is None
             and verdict.usage.pod.paused is None
             and verdict.usage.pod.settled_at_ns <= sample.at_ns

@@ -19,12 +19,12 @@ from cgpause.core.model import (
     Owner,
     Pause,
     Pod,
+    PodKind,
     PodUsage,
     QosClass,
     Resume,
     Sacrifice,
     Sample,
-    Workload,
 )
 from cgpause.offline.simulate.pods import MIB
 from cgpause.policy.decide import Decision, State, decide
@@ -126,7 +126,7 @@ def pasts(draw: st.DrawFn, number: int) -> Past:
         spared_until_ns=START_NS + S // 2 if kind == "spared" else 0,
         paused=paused.get(kind),
         distress="it is being terminated" if kind == "distressed" else None,
-        workload=draw(st.sampled_from(Workload)),
+        kind=draw(st.sampled_from(PodKind)),
         controller=draw(st.sampled_from([None, "default/a", "default/b"])),
         priority=draw(st.sampled_from([0, 0, 1])),
         reclaimable_bytes=draw(st.sampled_from([0, 0, current // 2, current])),

@@ -11,7 +11,7 @@ from helpers.reserving import CONFIG, NOW, SACRIFICE, TOTAL, Node
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.core.model import CgroupId, PodUsage, Sacrifice, Workload
+from cgpause.core.model import CgroupId, PodKind, PodUsage, Sacrifice
 from cgpause.policy.sacrifice import WORTH_PCT
 
 
@@ -73,7 +73,7 @@ def test_a_pod_that_holds_next_to_nothing_is_not_sacrificed_and_services_are_las
     node.add("cached", 5, claim=50, reclaimable_bytes=100 * MIB, cpu_usage_usec=1000)
     node.add("new", 100, claim=50, cpu_usage_usec=1000, settled_at_ns=NOW + 1)
     node.add("unknown", 100, claim=50)
-    node.add("web", 100, claim=250, rate=300, paused_s=1, cpu_usage_usec=1000, workload=Workload.SERVICE)
+    node.add("web", 100, claim=250, rate=300, paused_s=1, cpu_usage_usec=1000, kind=PodKind.SERVICE)
     node.memory = replace(node.memory, unsafe_since_ns=NOW - 5 * S)
     assert node.does() == {"a": "sacrifice"}
     node.pods.pop(0)

@@ -8,7 +8,7 @@ import pytest
 from helpers.nodes import MIB, START_NS, S, pod, record
 
 from cgpause.config.settings import Config
-from cgpause.core.model import CgroupId, Headroom, PodUsage, Result, Resume, Sample, Workload
+from cgpause.core.model import CgroupId, Headroom, PodKind, PodUsage, Result, Resume, Sample
 from cgpause.policy.decide import State, decide
 from cgpause.policy.hold import STARTING_PAUSE_S, Stretch
 
@@ -37,7 +37,7 @@ class Starting:
         """Add a pod that was paused `paused_s` ago, or that runs since `ran_s` because its time was over."""
         paused = None if paused_s is None else record(START_NS - paused_s * S)
         made = replace(
-            pod(name, paused=paused, workload=Workload.STARTING),
+            pod(name, paused=paused, kind=PodKind.STARTING),
             memory_max_bytes=None if limit_mib is None else limit_mib * MIB,
             reclaimable_bytes=cached_mib * MIB,
         )

@@ -23,7 +23,7 @@ from cgpause.core.paths import (
     DEFAULT_RUN_DIR,
     DEFAULT_STATE_DIR,
 )
-from cgpause.pods.own import POD_UID
+from cgpause.pods.own_pod import POD_UID
 
 REPO = Path(__file__).parents[2]
 MANIFEST = REPO / "docs/deploy/base/daemonset.yaml"

@@ -9,12 +9,12 @@ from typing import Any
 from helpers.generated import current
 from helpers.monitoring import MONITORING, alerts, dashboard, expressions
 
-from cgpause.telemetry.metrics import BY_NAME, FAMILIES, Kind
+from cgpause.telemetry.metrics import BY_NAME, FAMILIES, MetricType
 
 REPO = Path(__file__).parents[2]
 MANUAL = REPO / "docs/metrics.md"
 NAME = re.compile(r"\bcgpause_[a-z0-9_]+")
-SUFFIXES = {Kind.HISTOGRAM: ("_bucket", "_sum", "_count")}
+SUFFIXES = {MetricType.HISTOGRAM: ("_bucket", "_sum", "_count")}
 
 
 def exported() -> dict[str, tuple[str, ...]]:

@@ -18,7 +18,7 @@ from helpers.trees import FakeTree, cpu_max, damage, lock_held, pause_pod, recor
 
 from cgpause import restore
 from cgpause.core.clock import now_ns
-from cgpause.core.errors import AtWorkError
+from cgpause.core.errors import DaemonRunningError
 from cgpause.core.model import CpuMax, Owner, PauseRecord
 from cgpause.core.paths import HISTORY_FILE
 from cgpause.kernel.cgroupfs import DAEMON_FILE, Cgroup
@@ -126,7 +126,7 @@ def test_no_daemon_begins_to_pause_what_is_being_resumed(tree: FakeTree, monkeyp
     refused: list[bool] = []
 
     def resume_nothing(root: str, **_: object) -> list[object]:
-        with Cgroup(root, "") as top, contextlib.suppress(AtWorkError):
+        with Cgroup(root, "") as top, contextlib.suppress(DaemonRunningError):
             top.lock_for_daemon()
             return []
         refused.append(True)

@@ -205,7 +205,7 @@ def test_a_reference_means_pods_of_the_history_that_may_be_gone(ref: str, uids: 
         ("shop/web-2", "no pause of 'shop/web-2'; the nearest is shop/web-1"),
         ("web-2", "the nearest are shop/web-1, test/web-1"),
         ("job-8", "the nearest is batch/job-7"),
-        ("zzzzzz", "give namespace/name, name, UID or its begin"),
+        ("zzzzzz", "give namespace/name, name, UID or a prefix of the UID"),
         ("aaa", "the history has no pause of 'aaa'"),
         ("", "the history has no pause of ''"),
         ("\x1b[31m", r"'\\x1b\[31m'"),

@@ -60,9 +60,9 @@ def held(
 
 def counts(*events: Event, max_pods: int = 10) -> Counts:
     made = Counts(START)
-    made.keep_pods(max_pods)
+    made.limit_pods(max_pods)
     for each in events:
-        made.keep(each)
+        made.count(each)
     return made
 
 
@@ -110,11 +110,11 @@ def test_a_series_of_seconds_begins_at_0_with_its_first_pause() -> None:
 
 def test_time_is_counted_while_a_pod_is_held_and_again_at_the_end() -> None:
     made = counts(event("paused"))
-    made.count_held([held()], 1003 * S)
+    made.count_paused([held()], 1003 * S)
     assert of(made, SECONDS) == {("default", THROTTLE): 3}
 
-    made.keep(event("resumed", at_s=1005, result="room"))
-    made.count_held([], 1010 * S)
+    made.count(event("resumed", at_s=1005, result="room"))
+    made.count_paused([], 1010 * S)
 
     assert of(made, SECONDS) == {("default", THROTTLE): 5}
     assert of(made, POD_SECONDS) == {("default", "web", THROTTLE): 5}
@@ -122,10 +122,10 @@ def test_time_is_counted_while_a_pod_is_held_and_again_at_the_end() -> None:
 
 def test_time_before_and_after_a_freeze_is_told_apart() -> None:
     made = counts(event("paused"))
-    made.count_held([held()], 1002 * S)
-    made.keep(event("froze", at_s=1003, mechanism=FREEZE))
-    made.count_held([held(mechanism=FREEZE)], 1007 * S)
-    made.keep(event("resumed", at_s=1008, result="room", mechanism=FREEZE))
+    made.count_paused([held()], 1002 * S)
+    made.count(event("froze", at_s=1003, mechanism=FREEZE))
+    made.count_paused([held(mechanism=FREEZE)], 1007 * S)
+    made.count(event("resumed", at_s=1008, result="room", mechanism=FREEZE))
 
     assert of(made, SECONDS) == {("default", THROTTLE): 3, ("default", FREEZE): 5}
     assert of(made, PAUSES) == {("default", THROTTLE): 1}
@@ -134,7 +134,7 @@ def test_time_before_and_after_a_freeze_is_told_apart() -> None:
 
 def test_of_a_pause_of_the_daemon_before_only_our_time_is_counted() -> None:
     adopted = counts()
-    adopted.count_held([held(since_s=900)], 1003 * S)
+    adopted.count_paused([held(since_s=900)], 1003 * S)
     ended_at_once = counts(event("resumed", since_s=900, at_s=1003, result="room"))
 
     for made in (adopted, ended_at_once):
@@ -144,8 +144,8 @@ def test_of_a_pause_of_the_daemon_before_only_our_time_is_counted() -> None:
 
 def test_what_an_operator_holds_is_not_ours() -> None:
     made = counts(event("paused", owner="manual"))
-    made.count_held([held(owner=Owner.MANUAL), nodes.pod("runs")], 1005 * S)
-    made.keep(event("resumed", owner="manual", at_s=1009, result="expired"))
+    made.count_paused([held(owner=Owner.MANUAL), nodes.pod("runs")], 1005 * S)
+    made.count(event("resumed", owner="manual", at_s=1009, result="expired"))
 
     assert of(made, PAUSES) == of(made, SECONDS) == {}
     assert of(made, "cgpause_resumes_total")["expired",] == 1
@@ -154,9 +154,9 @@ def test_what_an_operator_holds_is_not_ours() -> None:
 
 def test_a_pause_that_somebody_else_ended_is_over() -> None:
     made = counts(event("paused"))
-    made.count_held([held()], 1002 * S)
+    made.count_paused([held()], 1002 * S)
     made.ended_elsewhere("default/web")
-    made.count_held([], 1009 * S)
+    made.count_paused([], 1009 * S)
 
     assert of(made, SECONDS) == {("default", THROTTLE): 2}
     assert of(made, "cgpause_resumes_total")["operator",] == 1
@@ -201,17 +201,17 @@ def test_a_pod_that_is_held_does_not_give_way() -> None:
     made = counts(event("paused", "a/x"), event("paused", "a/y"), event("paused", "a/z"), max_pods=2)
 
     assert [labels[1] for labels in of(made, POD_PAUSES)] == ["x", "y"]
-    made.count_held([held("a/x"), held("a/y"), held("a/z")], 1002 * S)
+    made.count_paused([held("a/x"), held("a/y"), held("a/z")], 1002 * S)
     assert of(made, POD_SECONDS) == {("a", "x", THROTTLE): 2, ("a", "y", THROTTLE): 2}
     assert of(made, SECONDS) == {("a", THROTTLE): 6}
 
 
 def test_fewer_pods_from_now_on() -> None:
     made = counts(*done("a/x", 1001), *done("a/y", 1002))
-    made.keep_pods(1)
+    made.limit_pods(1)
     assert [labels[1] for labels in of(made, POD_PAUSES)] == ["y"]
-    made.keep_pods(0)
-    made.keep(event("paused", "a/z", 1003))
+    made.limit_pods(0)
+    made.count(event("paused", "a/z", 1003))
     assert of(made, POD_PAUSES) == {}
     assert of(made, PAUSES) == {("a", THROTTLE): 3}
 
@@ -284,7 +284,7 @@ def test_whatever_events_come_nothing_is_raised_and_no_total_falls(stream: Itera
     made = counts(max_pods=max_pods)
     before = flat(made.values())
     for each in stream:
-        made.keep(each)
+        made.count(each)
         now = flat(made.values())
         for key, value in before.items():
             if "_pod_" not in key[0]:  # a pod's series may have been removed and added again
@@ -306,16 +306,16 @@ def test_how_often_is_looked_changes_no_total(pauses: list[tuple[str, int, int]]
     def look_until(end_s: int) -> None:
         for at_s in range(now_s, end_s + 1):
             if at_s - 1000 in looks:
-                made.count_held(running.values(), at_s * S)
+                made.count_paused(running.values(), at_s * S)
 
     for pod, length, gap in pauses:
         name = f"a/{pod}"
         look_until(now_s + gap)
         now_s += gap
-        made.keep(event("paused", name, now_s))
+        made.count(event("paused", name, now_s))
         running[name] = held(name, now_s)
         look_until(now_s + length)
-        made.keep(event("resumed", name, now_s, now_s + length, result="room"))
+        made.count(event("resumed", name, now_s, now_s + length, result="room"))
         del running[name]
         now_s += length
         expected[pod] += length

@@ -68,8 +68,8 @@ def test_a_missing_folder_says_who_makes_it(tmp_path: Path, caplog: pytest.LogCa
     HistoryWriter(str(tmp_path / "file" / HISTORY_FILE), 1).keep(event(1))
 
     absent, file = said(caplog)
-    assert f"make {tmp_path}/absent, for root alone, and restart the unit after that" in absent
-    assert f"make {tmp_path}/file a folder, for root alone, and restart the unit after that" in file
+    assert f"create {tmp_path}/absent, accessible to root only, then restart the unit" in absent
+    assert f"replace {tmp_path}/file by a directory, accessible to root only, then restart the unit" in file
     assert not (tmp_path / "absent").exists()
 
 

@@ -8,8 +8,8 @@ from helpers.traces import MIB, S, decoded, make_moment, make_pod, written
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cgpause.core.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodUsage, QosClass, Sample, Workload
-from cgpause.core.names import controller
+from cgpause.core.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodKind, PodUsage, QosClass, Sample
+from cgpause.core.pod_names import controller
 from cgpause.telemetry.trace.encode import Encoder, hasher
 from cgpause.telemetry.trace.values import QUANTUM_BYTES, TracedSample, pause_seen
 
@@ -61,9 +61,9 @@ def pods(draw: st.DrawFn, number: int) -> Pod:
         changed_at_ns=draw(times),
         settled_at_ns=draw(times),
         spared_until_ns=draw(times),
-        unmade=draw(st.booleans()),
+        no_program=draw(st.booleans()),
         paused=paused,
-        workload=draw(st.sampled_from(Workload)),
+        kind=draw(st.sampled_from(PodKind)),
         priority=draw(st.integers(-1000, 1000)),
         reclaimable_bytes=draw(amounts),
     )
@@ -91,7 +91,7 @@ def histories(draw: st.DrawFn) -> list[TracedSample]:
                     late_ns=draw(st.integers(0, 10**6)) * 1000,
                     cpus=draw(st.sampled_from([64, 65])),
                     idle_cpus=draw(st.integers(0, 640)) / 10,
-                    limit_ooms=draw(st.integers(0, 9)),
+                    limit_kills=draw(st.integers(0, 9)),
                 ),
                 oom_kills=counted,
                 own_ooms=counted,

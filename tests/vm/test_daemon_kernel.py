@@ -151,7 +151,7 @@ def test_without_inotify_everything_is_still_noticed_and_with_it_again(node: Nod
         daemon.wait_for_pause("late")
     finally:
         setting.write_text(before)
-    daemon.wait_for_log("inotify tells of everything again")
+    daemon.wait_for_log("all inotify watches work again")
 
     (late / f"cri-containerd-{'c' * 64}.scope").mkdir()
     daemon.wait_for_log('reason="its containers changed"')

@@ -15,7 +15,7 @@ from helpers.terminals import TerminalProgram
 from helpers.trees import records_left, wait_until
 from vm.realnode import FULL_MIB, NOT_HELD_LONG, PAUSED, QUICK, Node, Start, cpu_max, frozen
 
-from cgpause.kernel.find_daemon import DaemonState, RunningDaemon, find_daemon
+from cgpause.kernel.find_daemon import DaemonState, FoundDaemon, find_daemon
 
 STATE = "/var/lib/cgpause"
 """The only folder in which the daemon, in the sandbox of the shipped unit, can keep a history."""
@@ -119,9 +119,9 @@ def test_what_a_pod_grows_by_and_computes_is_shown(node: Node, top: TerminalProg
 def test_the_lock_of_a_daemon_is_seen_and_never_in_its_way(node: Node, start: Start) -> None:
     """The lock is queried all the time, also at the moment when the daemon starts."""
     root = str(node.root)
-    assert find_daemon(root) == RunningDaemon(DaemonState.STOPPED)
+    assert find_daemon(root) == FoundDaemon(DaemonState.STOPPED)
     done = threading.Event()
-    seen: list[RunningDaemon] = []
+    seen: list[FoundDaemon] = []
 
     def look_on() -> None:
         while not done.is_set():
@@ -135,11 +135,11 @@ def test_the_lock_of_a_daemon_is_seen_and_never_in_its_way(node: Node, start: St
         done.set()
         looking.join()
 
-    running = RunningDaemon(DaemonState.RUNNING, daemon.pid)
+    running = FoundDaemon(DaemonState.RUNNING, daemon.pid)
     assert find_daemon(root) == running
-    assert set(seen) <= {RunningDaemon(DaemonState.STOPPED), running}
+    assert set(seen) <= {FoundDaemon(DaemonState.STOPPED), running}
     look = f"from cgpause.kernel.find_daemon import find_daemon; print(find_daemon({root!r}).state)"
     alone = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", look]
     assert subprocess.check_output(alone, text=True).strip() == DaemonState.UNKNOWN, "it sees no other processes"
     assert daemon.stop() == 0
-    assert find_daemon(root) == RunningDaemon(DaemonState.STOPPED)
+    assert find_daemon(root) == FoundDaemon(DaemonState.STOPPED)

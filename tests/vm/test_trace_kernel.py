@@ -80,7 +80,7 @@ def test_kills_are_recorded_and_a_replay_holds_somebody_before(
     trace = end(process, path)
 
     samples = [moment.sample for moment in trace.moments()]
-    assert samples[0].limit_ooms == 0 < samples[-1].limit_ooms, "kills at the limit of kubepods"
+    assert samples[0].limit_kills == 0 < samples[-1].limit_kills, "kills at the limit of kubepods"
     last = list(trace.moments())[-1]
     assert last.sample.headroom.kubepods_max_bytes == LIMIT_MIB * MIB
     assert {pod.name for _, pod in last.sample.pods} >= {"small", "one", "two"}

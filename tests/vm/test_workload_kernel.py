@@ -33,7 +33,7 @@ tree.refresh(0)
 tree.look_for_programs(0)
 tree.read_details(0)
 pods = [tracked.pod for tracked in tree.pods.values()]
-print(json.dumps({pod.uid: [pod.workload, pod.cpu_usage_usec, pod.reclaimable_bytes, pod.protected] for pod in pods}))
+print(json.dumps({pod.uid: [pod.kind, pod.cpu_usage_usec, pod.reclaimable_bytes, pod.protected] for pod in pods}))
 """
 
 

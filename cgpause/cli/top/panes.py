@@ -116,7 +116,7 @@ def _facts(pod: SeenPod, snapshot: NodeView, detail: PodDetail | None) -> list[_
     facts += [("numbers", text, "") for text in _numbers(pod)]
     facts += [("memory", text, "") for text in _memory(pod, detail)]
     facts += [("cpu", text, "") for text in _cpu(pod, detail)]
-    about = f"{pod.qos}, {pod.workload}" + (f", priority {pod.priority:+d}" if pod.priority else "")
+    about = f"{pod.qos}, {pod.kind}" + (f", priority {pod.priority:+d}" if pod.priority else "")
     return [*facts, ("pod", f"{about}, uid {pod.uid}", "dim"), ("cgroup", pod.key.path, "dim")]
 
 

@@ -25,7 +25,7 @@ from cgpause.core.model import CgroupId, Pause, Policy, Pressure, Sample
 from cgpause.core.parse import CpuStat, parse_cpu_max, parse_cpu_stat, parse_limit
 from cgpause.daemon.learned import Learned
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.find_daemon import DaemonState, RunningDaemon, find_daemon
+from cgpause.kernel.find_daemon import DaemonState, FoundDaemon, find_daemon
 from cgpause.kernel.psi import read_node_pressure, read_pressure
 from cgpause.ledger import high
 from cgpause.ledger.ledger import is_in_force, read_record
@@ -91,7 +91,7 @@ class Reader:
         self._judged: tuple[Sample, dict[CgroupId, Verdict]] | None = None
         self._broken: set[CgroupId] = set()
         """Paused pods whose pause is not in force, because another program has written since."""
-        self._daemon = RunningDaemon(DaemonState.UNKNOWN)
+        self._daemon = FoundDaemon(DaemonState.UNKNOWN)
         self._host = printable(os.uname().nodename)
         self._walk_at_ns = self._facts_at_ns = self._daemon_at_ns = 0
 
@@ -288,7 +288,7 @@ class Reader:
             label=printable(pod.label),
             uid=pod.uid,
             qos=pod.qos,
-            workload=pod.workload,
+            kind=pod.kind,
             priority=pod.priority,
             state=state,
             current_bytes=None if verdict is None else verdict.usage.memory_current_bytes,
@@ -319,7 +319,7 @@ class Reader:
             ours = data is not None and high.decode_record(data).holds(high_bytes)
         return Kubepods(current, high_bytes, high_is_ours=ours, oom_kills=_oom_kills(cgroup))
 
-    def _look_for_daemon(self, at_ns: int) -> RunningDaemon:
+    def _look_for_daemon(self, at_ns: int) -> FoundDaemon:
         if at_ns >= self._daemon_at_ns:
             self._daemon_at_ns = at_ns + _DAEMON_NS
             self._daemon = find_daemon(self.tree.root)

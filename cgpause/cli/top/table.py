@@ -68,7 +68,7 @@ _NICE_TO_HAVE = 4
 """Highest rank of a column that gives way to a whole name and a legible state."""
 _COLUMNS = (
     _Column("QOS", 3, 5, lambda pod: _SHORT_QOS[pod.qos], left=True),
-    _Column("CLASS", 8, 0, lambda pod: pod.workload, left=True),
+    _Column("CLASS", 8, 0, lambda pod: pod.kind, left=True),
     _Column(
         *("MEMORY", 6, 9),
         lambda pod: "?" if pod.current_bytes is None else size(pod.current_bytes),

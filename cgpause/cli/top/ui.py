@@ -148,7 +148,7 @@ _ORDERS: dict[Sort, Callable[[SeenPod], tuple[float, float]]] = {
 
 def _searched(pod: SeenPod) -> str:
     owner = "" if pod.paused is None else pod.paused.owner.by
-    return f"{pod.label} {pod.qos} {pod.workload} {pod.state.value} {state_words(pod)} {owner}".lower()
+    return f"{pod.label} {pod.qos} {pod.kind} {pod.state.value} {state_words(pod)} {owner}".lower()
 
 
 def shown_rows(snapshot: NodeView, ui: Ui) -> list[Row]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cgpause.config.settings import HowPaused
-from cgpause.core.model import CgroupId, CpuMax, Headroom, PauseRecord, Policy, Pressure, QosClass, Workload
+from cgpause.core.model import CgroupId, CpuMax, Headroom, PauseRecord, PodKind, Policy, Pressure, QosClass
 from cgpause.core.parse import CpuStat
-from cgpause.kernel.find_daemon import RunningDaemon
+from cgpause.kernel.find_daemon import FoundDaemon
 from cgpause.policy.serving import Place
 
 
@@ -31,7 +31,7 @@ class SeenPod:
     label: str
     uid: str
     qos: QosClass
-    workload: Workload
+    kind: PodKind
     priority: int
     state: PodState
     current_bytes: int | None
@@ -147,7 +147,7 @@ class NodeView:
     host: str
     policy: Policy
     mechanism: HowPaused
-    daemon: RunningDaemon
+    daemon: FoundDaemon
     headroom: Headroom | None
     """None while the node's memory cannot be read."""
     levels: Levels | None

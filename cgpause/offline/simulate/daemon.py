@@ -24,13 +24,13 @@ from cgpause.core.model import (
     Pause,
     PauseRecord,
     Pod,
+    PodKind,
     PodUsage,
     Resume,
     Sacrifice,
     Sample,
-    Workload,
 )
-from cgpause.kernel.processes import Call
+from cgpause.kernel.processes import ResumeReason
 from cgpause.offline.simulate.pods import SimPod
 from cgpause.pods.classify import STARTING_S
 from cgpause.pods.tracked import SPARED_S
@@ -94,7 +94,7 @@ class SimDaemon:
         self._tight = False
         self._details_at_s = 0.0
         self._read_at_ns = 0
-        self._limit_ooms = 0
+        self._limit_kills = 0
         self._ended: list[Ended] = []
         self._tick = 0
         self._acting_until_s = 0.0
@@ -119,7 +119,7 @@ class SimDaemon:
             late_ns=int(self._late_s * NS_PER_S),
             cpus=math.ceil(engine.cpus),
             idle_cpus=self._idle_cpus(),
-            limit_ooms=self._limit_ooms,
+            limit_kills=self._limit_kills,
             ended=tuple(self._ended),
         )
 
@@ -162,7 +162,7 @@ class SimDaemon:
             return False
         self._details_at_s = self._engine.now_s + _DETAILS_S
         self._read_at_ns = self._now_ns()
-        self._limit_ooms = self._node.oom_kills
+        self._limit_kills = self._node.oom_kills
         for pod in self._engine.pods:
             self._engine.settle(pod)
             facts = pod.facts
@@ -269,20 +269,20 @@ class SimDaemon:
         """Take in the start or the kill of a container."""
         self._quiet = None
         now_ns, hold = self._now_ns(), self.config.hold
-        is_service = pod.workload is Workload.SERVICE and (not pod.starts_s or pod in self._services)
+        is_service = pod.kind is PodKind.SERVICE and (not pod.starts_s or pod in self._services)
         if is_service:
-            workload = Workload.SERVICE
+            kind = PodKind.SERVICE
         elif self._kinds.is_silent(facts.controller):
-            workload = self._kinds.of_silent(facts.controller, 0.0)
+            kind = self._kinds.of_silent(facts.controller, 0.0)
         else:
-            workload = Workload.STARTING
+            kind = PodKind.STARTING
         pod.facts = replace(
             facts,
             changed_at_ns=now_ns,
             settled_at_ns=now_ns + int(hold.settle_s * NS_PER_S),
             spared_until_ns=now_ns + int(min(hold.settle_s, SPARED_S) * NS_PER_S),
-            unmade=pod.steps is None,
-            workload=workload,
+            no_program=pod.steps is None,
+            kind=kind,
         )
         if not is_service:
             self._ask_in(pod, STARTING_S)
@@ -299,7 +299,7 @@ class SimDaemon:
         facts = pod.facts
         if facts is None or pod.started_s is None or pod in self._services:
             return
-        is_service = pod.workload is Workload.SERVICE
+        is_service = pod.kind is PodKind.SERVICE
         if is_service and pod.mechanism is not None:
             self._ask_in(pod, _ASK_PAUSED_S)
             return
@@ -320,18 +320,18 @@ class SimDaemon:
         self._quiet = None
         self._services.add(pod)
         self._kinds.listened(facts.controller)
-        pod.facts = replace(facts, workload=Workload.SERVICE)
+        pod.facts = replace(facts, kind=PodKind.SERVICE)
 
     def _classify_silent(self, pods: Iterable[SimPod]) -> None:
         """Give pods that do not listen yet the kind of their workloads."""
         for pod in pods:
             facts = pod.facts
-            if facts is None or facts.workload is Workload.SERVICE or not self._kinds.is_silent(facts.controller):
+            if facts is None or facts.kind is PodKind.SERVICE or not self._kinds.is_silent(facts.controller):
                 continue
-            workload = self._kinds.of_silent(facts.controller, self._ran_s(pod))
-            if workload is not facts.workload:
+            kind = self._kinds.of_silent(facts.controller, self._ran_s(pod))
+            if kind is not facts.kind:
                 self._quiet = None
-                pod.facts = replace(facts, workload=workload)
+                pod.facts = replace(facts, kind=kind)
 
     def _ran_s(self, pod: SimPod) -> float:
         """Return the seconds since a pod's start without its pauses (`TrackedPod.ran_s`)."""
@@ -356,7 +356,7 @@ class SimDaemon:
             if pod.epoch != epoch or facts is None or facts.paused is None or facts.paused.since_ns != since_ns:
                 return
             self._quiet = None
-            self._find_service(pod, replace(facts, distress=Call.REFUSED))
+            self._find_service(pod, replace(facts, distress=ResumeReason.REFUSED))
             self._tick_at(self._engine.now_s)
 
         self._engine.at(now_s + _SCAN_S, notice)
@@ -375,7 +375,7 @@ class SimDaemon:
         """Take in the end of a pod (`Classifier.learn_from_end`)."""
         self._quiet = None
         self.ended(pod)
-        if pod.workload is not Workload.BATCH or pod.facts is None:
+        if pod.kind is not PodKind.BATCH or pod.facts is None:
             return
         name = pod.facts.controller
         if self._kinds.ended(name) if pod in self._silent else self._kinds.was_silent(name, 0.0):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from cgpause.core.model import Workload
+from cgpause.core.model import PodKind
 from cgpause.offline.simulate.kubelet import Backoff, request_bytes
 from cgpause.offline.simulate.pods import MIB, RECLAIM_S, Probe, SimPod
 from cgpause.offline.simulate.service import Surge, surging
@@ -102,9 +102,9 @@ def make_pods(load: Load, seed: int) -> list[SimPod]:
                 own_seed,
                 Work(jobs.unit_s, machine.page_s, machine.charged_bytes, jobs.idle_s),
             ),
-            kind=jobs.name,
+            section=jobs.name,
             limit_bytes=jobs.limit_bytes,
-            workload=Workload.BATCH,
+            kind=PodKind.BATCH,
             priority=jobs.priority,
             request_bytes=request_bytes(jobs.limit_bytes, load.oversubscription),
             request_millicpu=jobs.request_millicpu,
@@ -139,9 +139,9 @@ def _lasting(load: Load, kind: Lasting, name: str, seed: int) -> SimPod:
     return SimPod(
         name,
         surging(surge, f"{name} {seed}"),
-        kind=kind.name,
+        section=kind.name,
         limit_bytes=kind.limit * MIB,
-        workload=Workload.SERVICE if kind.listens else Workload.BATCH,
+        kind=PodKind.SERVICE if kind.listens else PodKind.BATCH,
         priority=kind.priority,
         protected="by the workload" if kind.protected else None,
         probe=probe if kind.listens else None,

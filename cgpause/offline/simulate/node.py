@@ -24,7 +24,7 @@ from random import Random
 
 from cgpause.config.settings import Config
 from cgpause.core.model import CgroupId, Headroom, Pod, QosClass
-from cgpause.core.names import controller
+from cgpause.core.pod_names import controller
 from cgpause.offline.simulate.daemon import Observer, SimDaemon
 from cgpause.offline.simulate.engine import START_S, Engine
 from cgpause.offline.simulate.kubelet import oom_score_adj
@@ -170,7 +170,7 @@ class SimNode:
             name=pod.name,
             memory_max_bytes=pod.limit_bytes,
             protected=pod.protected,
-            workload=pod.workload,
+            kind=pod.kind,
             priority=pod.priority,
             controller=controller("default", pod.name),
         )
@@ -202,7 +202,7 @@ class SimNode:
         ran_s = self._stop(pod)
         epoch = pod.epoch
         if pod.facts is not None:
-            pod.facts = replace(pod.facts, unmade=True)
+            pod.facts = replace(pod.facts, no_program=True)
         remove_s = _REMOVE_S * pod.backoff.scale * self._random.random()
         self.engine.at(self.now_s + remove_s, lambda: self._removed(pod, why, starved=starved))
         backoff_s = pod.backoff.after_kill(ran_s)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpause.core.model import Mechanism, Pod, QosClass, Workload
+from cgpause.core.model import Mechanism, Pod, PodKind, QosClass
 from cgpause.offline.simulate.kubelet import Backoff
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ class SimPod:
 
     name: str
     behaviour: Behaviour
-    kind: str = ""
+    section: str = ""
     """Its section of the workload."""
     limit_bytes: int | None = None
     qos: QosClass = QosClass.BURSTABLE
-    workload: Workload = Workload.BATCH
+    kind: PodKind = PodKind.BATCH
     priority: int = 0
     protected: str | None = None
     start_s: float = 0.0

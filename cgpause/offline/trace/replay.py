@@ -85,7 +85,7 @@ def replay(trace: Trace, config: Config, on_sample: OnSample = lambda _: None) -
         keeper.mark(distress)
         pods = tuple([PodUsage(amount, keeper.overlay(pod)) for amount, pod in sample.pods])
         # The record's kills came without these pauses: they are no proof that pauses are futile.
-        decision = decide(state, replace(sample, pods=pods, read_at_ns=read_at_ns, limit_ooms=0), config)
+        decision = decide(state, replace(sample, pods=pods, read_at_ns=read_at_ns, limit_kills=0), config)
         state = decision.state
         # The record has growth of a paused pod only because nothing paused it, so that is no reason for a freeze.
         actions = [action for action in decision.actions if not (isinstance(action, Freeze) and action.grew)]

@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
 from cgpause.core.errors import printable
-from cgpause.core.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodUsage, QosClass, Sample, Workload
-from cgpause.core.names import controller
+from cgpause.core.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodKind, PodUsage, QosClass, Sample
+from cgpause.core.pod_names import controller
 from cgpause.telemetry.trace.values import LONGEST_INTERVAL_S, SCHEMA, Header, TracedSample, pause_seen
 
-E = TypeVar("E", QosClass, Workload, Mechanism, Owner)
+E = TypeVar("E", QosClass, PodKind, Mechanism, Owner)
 
 _MOST = 1 << 60
 """Largest valid number of bytes, nanoseconds or counts."""
@@ -56,7 +56,7 @@ class Decoder:
         self._headroom: Headroom | None = None
         self._cpus = (1, 0.0)
         self._read_at_ns = 0
-        self._limit_ooms = 0
+        self._limit_kills = 0
 
     def feed(self, line: bytes) -> TracedSample | None:
         """Decode a line; return the sample that it completes, or None.
@@ -128,9 +128,9 @@ class Decoder:
             changed_at_ns=_ns(values, "changed") if "changed" in values else 0,
             settled_at_ns=_ns(values, "settled") if "settled" in values else 0,
             spared_until_ns=_ns(values, "spared") if "spared" in values else 0,
-            unmade=_flag(values, "unmade"),
+            no_program=_flag(values, "unmade"),
             paused=paused,
-            workload=_one_of(Workload, values.get("class", Workload.BATCH), "class"),
+            kind=_one_of(PodKind, values.get("class", PodKind.BATCH), "class"),
             priority=_checked(values.get("priority", 0), "priority", 1000, least=-1000),
         )
         old = self._pods.get(number)
@@ -173,7 +173,7 @@ class Decoder:
         if "d" in values:
             self._read_at_ns = _whole(values, "d", at_ns // 1000) * 1000
         if "k" in values:
-            self._limit_ooms = _whole(values, "k")
+            self._limit_kills = _whole(values, "k")
         for number, amount in _pairs(values, "m"):
             pod = self._known(number)
             self._current[number] = _checked(amount * quantum, "m")
@@ -198,7 +198,7 @@ class Decoder:
                 self._read_at_ns,
                 late_ns,
                 *self._cpus,
-                limit_ooms=self._limit_ooms,
+                limit_kills=self._limit_kills,
             ),
             oom_kills={self._pods[number].cgroup: count for number, count in self._kills.items()},
             own_ooms={self._pods[number].cgroup: count for number, count in self._own.items()},

@@ -12,7 +12,7 @@ from typing import Any
 from zlib import crc32
 
 from cgpause import __version__
-from cgpause.core.model import CgroupId, Headroom, Pod, Workload
+from cgpause.core.model import CgroupId, Headroom, Pod, PodKind
 from cgpause.telemetry.trace.values import QUANTUM_BYTES, SCHEMA, TracedSample
 
 _CPU_QUANTUM_USEC = 1000
@@ -88,7 +88,7 @@ class Encoder:
         self._host: tuple[object, ...] | None = None
         self._available = self._used = self._read_ns = -1
         self._cpus = self._idle = -1
-        self._limit_ooms = 0
+        self._limit_kills = 0
         return _line(
             {
                 "cgpause_trace": SCHEMA,
@@ -116,8 +116,8 @@ class Encoder:
         if sample.read_at_ns != self._read_ns:
             self._read_ns = sample.read_at_ns
             values["d"] = sample.read_at_ns // 1000
-        if sample.limit_ooms != self._limit_ooms:
-            self._limit_ooms = values["k"] = sample.limit_ooms
+        if sample.limit_kills != self._limit_kills:
+            self._limit_kills = values["k"] = sample.limit_kills
         self._add_pods(moment, values, lines)
         lines.append(_line(values))
         return lines
@@ -189,12 +189,12 @@ class Encoder:
         optional = {
             "max": shown.memory_max_bytes,
             "protected": shown.protected,
-            "class": None if shown.workload is Workload.BATCH else shown.workload,
+            "class": None if shown.kind is PodKind.BATCH else shown.kind,
             "priority": shown.priority or None,
             "changed": shown.changed_at_ns // 1000 or None,
             "settled": shown.settled_at_ns // 1000 or None,
             "spared": shown.spared_until_ns // 1000 or None,
-            "unmade": shown.unmade or None,
+            "unmade": shown.no_program or None,
         }
         values |= {key: value for key, value in optional.items() if value is not None}
         if shown.paused is not None:
@@ -211,12 +211,12 @@ def _facts(pod: Pod) -> tuple[object, ...]:
         pod.name,
         pod.memory_max_bytes,
         pod.protected,
-        pod.workload,
+        pod.kind,
         pod.priority,
         pod.changed_at_ns,
         pod.settled_at_ns,
         pod.spared_until_ns,
-        pod.unmade,
+        pod.no_program,
         None if paused is None else (paused.mechanism, paused.owner, paused.since_ns),
     )
 

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, Final
 
 from cgpause.config.settings import Config
-from cgpause.core.model import Workload
+from cgpause.core.model import PodKind
 from cgpause.offline.simulate.cluster import Cluster
 from cgpause.offline.simulate.engine import START_S
 from cgpause.offline.simulate.load import make_pods
@@ -366,7 +366,7 @@ def starting(cpus: int, seed: int) -> Node:
             behave,
             limit_bytes=GIB + GIB // 4,
             request_bytes=GIB,
-            workload=Workload.SERVICE,
+            kind=PodKind.SERVICE,
             probe=probe,
             starts_s=STARTS_S,
             start_s=2.0 + 8.0 * n,

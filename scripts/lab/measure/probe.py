@@ -151,7 +151,7 @@ def classify(tree: Kubepods, config: Config) -> dict[str, str]:
     pods = PodTree(str(tree.parent), str(tree.log_dir), config)
     try:
         pods.refresh(0)
-        return {str(one.pod.name): str(one.pod.workload) for one in pods.pods.values()}
+        return {str(one.pod.name): str(one.pod.kind) for one in pods.pods.values()}
     finally:
         pods.close()
 

@@ -16,7 +16,7 @@ from helpers.trees import FakeTree, cpu_max, damage, make_uid, records_left
 from cgpause.cli import byhand
 from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.find_daemon import DaemonState, RunningDaemon
+from cgpause.kernel.find_daemon import DaemonState, FoundDaemon
 from cgpause.ledger import ledger
 
 
@@ -178,7 +178,7 @@ def test_a_manual_pause_says_whose_it_is_and_when_it_ends(tree: FakeTree, monkey
 def test_of_a_pause_with_an_end_it_is_said_who_ends_it(
     state: DaemonState, said: str, tree: FakeTree, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr("cgpause.cli.acting.find_daemon", lambda _: RunningDaemon(state))
+    monkeypatch.setattr("cgpause.cli.acting.find_daemon", lambda _: FoundDaemon(state))
     tree.add_pod("web")
 
     [note] = run(tree, "pause", "web", "--for", "10m").stderr.splitlines()

@@ -17,7 +17,7 @@ from cgpause.config.settings import Config
 from cgpause.core.model import Mechanism, Owner, Policy, Pressure
 from cgpause.core.parse import CpuStat, MemInfo
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.find_daemon import DaemonState, RunningDaemon
+from cgpause.kernel.find_daemon import DaemonState, FoundDaemon
 from cgpause.ledger import ledger
 from cgpause.ledger.high import HighRecord, encode_record
 
@@ -126,7 +126,7 @@ def test_beside_a_running_daemon_nothing_is_decided_but_the_next_pod_is_forecast
     crowd: list[Path], reader: Reader, monkeypatch: Patch
 ) -> None:
     """The daemon has watched the pods for longer: what it has not done, it has decided against."""
-    monkeypatch.setattr("cgpause.cli.top.reader.find_daemon", lambda _: RunningDaemon(DaemonState.RUNNING, 812))
+    monkeypatch.setattr("cgpause.cli.top.reader.find_daemon", lambda _: FoundDaemon(DaemonState.RUNNING, 812))
     reader.read(10 * S)
     for pod in crowd:
         grow(pod, 20)

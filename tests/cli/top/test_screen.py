@@ -32,7 +32,7 @@ from cgpause.cli.top.terminal import Painter, encoding_of, is_ascii
 from cgpause.cli.top.ui import Act, Deed, Mode, Sort, Target, Ui, settle
 from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodState, SeenEvent, SeenPod
 from cgpause.core.model import Headroom, QosClass
-from cgpause.kernel.find_daemon import DaemonState, RunningDaemon
+from cgpause.kernel.find_daemon import DaemonState, FoundDaemon
 
 FRAMES = Path(__file__).parents[2] / "fixtures" / "top"
 FIRST_ROW = 7  # at 24 lines: title, three bars, sparklines, summary, the table's header
@@ -212,14 +212,14 @@ def test_memory_that_cannot_be_read_is_said_and_the_pods_stay(size: tuple[int, i
 @pytest.mark.parametrize(
     ("daemon", "said"),
     [
-        (RunningDaemon(DaemonState.RUNNING, 812), "daemon runs (pid 812)"),
-        (RunningDaemon(DaemonState.RUNNING), "daemon runs"),
-        (RunningDaemon(DaemonState.STOPPED), "DAEMON NOT RUNNING"),
-        (RunningDaemon(DaemonState.LOOKING_ON), "daemon holds no lock: a dry run?"),
-        (RunningDaemon(DaemonState.UNKNOWN), "daemon unknown"),
+        (FoundDaemon(DaemonState.RUNNING, 812), "daemon runs (pid 812)"),
+        (FoundDaemon(DaemonState.RUNNING), "daemon runs"),
+        (FoundDaemon(DaemonState.STOPPED), "DAEMON NOT RUNNING"),
+        (FoundDaemon(DaemonState.LOOKING_ON), "daemon holds no lock: a dry run?"),
+        (FoundDaemon(DaemonState.UNKNOWN), "daemon unknown"),
     ],
 )
-def test_the_title_tells_the_daemons_state(daemon: RunningDaemon, said: str) -> None:
+def test_the_title_tells_the_daemons_state(daemon: FoundDaemon, said: str) -> None:
     assert said in text_of(render(replace(busy_snapshot(), daemon=daemon), Ui(), 80, 24))[0]
 
 

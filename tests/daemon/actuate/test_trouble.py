@@ -241,7 +241,7 @@ def test_an_action_on_a_pod_that_is_gone_does_not_stop_the_next(bench: Bench) ->
 
 
 def test_a_bug_in_the_figures_costs_no_event(bench: Bench, monkeypatch: Patch, caplog: Log) -> None:
-    monkeypatch.setattr(bench.actuator.counts, "keep", lambda _: 1 // 0)
+    monkeypatch.setattr(bench.actuator.counts, "count", lambda _: 1 // 0)
     bench.pause("b")
     assert [event.what for event in bench.kept] == ["paused"]
     assert len(lines(caplog, "event not counted")) == 1

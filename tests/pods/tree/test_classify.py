@@ -11,7 +11,7 @@ from helpers.nodes import S, record
 from helpers.trees import FakeTree
 
 from cgpause.config.settings import Config, PodClass, PodRule
-from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord, Workload
+from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord, PodKind
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.listening import Inside
 from cgpause.pods import classify, programs
@@ -41,22 +41,22 @@ def asked(monkeypatch: Patch) -> Asked:
 
 
 @pytest.mark.parametrize(
-    ("answer", "workload"),
-    [(True, Workload.SERVICE), (False, Workload.BATCH), (None, Workload.SERVICE)],
+    ("answer", "kind"),
+    [(True, PodKind.SERVICE), (False, PodKind.BATCH), (None, PodKind.SERVICE)],
     ids=["listens", "does-not", "cannot-be-told"],
 )
 def test_a_pod_in_which_nothing_listens_is_batch(
-    fake: FakeTree, tree: PodTree, asked: Asked, answer: bool | None, workload: Workload
+    fake: FakeTree, tree: PodTree, asked: Asked, answer: bool | None, kind: PodKind
 ) -> None:
     asked.answers[str(fake.add_pod("web"))] = answer
     (tracked,) = tree.refresh(0)[0]
-    assert tracked.pod.workload is workload
+    assert tracked.pod.kind is kind
 
 
 def test_a_pod_whose_processes_cannot_be_found_is_a_service(fake: FakeTree, tree: PodTree) -> None:
     fake.add_pod("web")
     (tracked,) = tree.refresh(0)[0]
-    assert tracked.pod.workload is Workload.SERVICE
+    assert tracked.pod.kind is PodKind.SERVICE
 
 
 def test_rules_come_before_what_the_kernel_shows(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
@@ -69,14 +69,14 @@ def test_rules_come_before_what_the_kernel_shows(fake: FakeTree, tree: PodTree, 
     )
     asked.answers = {str(fake.add_pod("a")): False, str(fake.add_pod("b")): True, str(fake.add_pod("c")): False}
     tree.refresh(0)
-    found = {t.pod.name: (t.pod.workload, t.pod.priority) for t in tree.pods.values()}
-    assert found == {"a": (Workload.SERVICE, 3), "b": (Workload.BATCH, 0), "c": (Workload.BATCH, -3)}
+    found = {t.pod.name: (t.pod.kind, t.pod.priority) for t in tree.pods.values()}
+    assert found == {"a": (PodKind.SERVICE, 3), "b": (PodKind.BATCH, 0), "c": (PodKind.BATCH, -3)}
     assert len(asked.pods) == 1  # a pod with a class by rule is not asked
 
     tree.config = Config()
     tree.refresh(S)
-    found = {t.pod.name: (t.pod.workload, t.pod.priority) for t in tree.pods.values()}
-    assert found == {"a": (Workload.BATCH, 0), "b": (Workload.SERVICE, 0), "c": (Workload.BATCH, 0)}
+    found = {t.pod.name: (t.pod.kind, t.pod.priority) for t in tree.pods.values()}
+    assert found == {"a": (PodKind.BATCH, 0), "b": (PodKind.SERVICE, 0), "c": (PodKind.BATCH, 0)}
 
 
 def test_a_batch_pod_is_asked_again_after_10_s_and_a_service_never(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
@@ -86,9 +86,9 @@ def test_a_batch_pod_is_asked_again_after_10_s_and_a_service_never(fake: FakeTre
     asked.answers = {late: True, early: False}
     asked.pods.clear()
     tree.refresh(10 * S - 1)
-    assert [asked.pods, workloads(tree)] == [[], {"late": Workload.BATCH, "early": Workload.SERVICE}]
+    assert [asked.pods, workloads(tree)] == [[], {"late": PodKind.BATCH, "early": PodKind.SERVICE}]
     tree.refresh(10 * S)
-    assert [asked.pods, workloads(tree)] == [[late], {"late": Workload.SERVICE, "early": Workload.SERVICE}]
+    assert [asked.pods, workloads(tree)] == [[late], {"late": PodKind.SERVICE, "early": PodKind.SERVICE}]
     tree.refresh(100 * S)
     assert asked.pods == [late]
 
@@ -98,15 +98,15 @@ def test_a_container_that_starts_may_yet_listen(fake: FakeTree, tree: PodTree, a
     slow, known = str(fake.add_pod("slow")), str(fake.add_pod("known"))
     asked.answers = {slow: False, known: True}
     tree.refresh(0)
-    assert workloads(tree) == {"slow": Workload.BATCH, "known": Workload.SERVICE}
+    assert workloads(tree) == {"slow": PodKind.BATCH, "known": PodKind.SERVICE}
     for tracked in tree.pods.values():
-        tree.starts(tracked, 5 * S)
-    assert workloads(tree) == {"slow": Workload.STARTING, "known": Workload.SERVICE}
+        tree.note_container_change(tracked, 5 * S)
+    assert workloads(tree) == {"slow": PodKind.STARTING, "known": PodKind.SERVICE}
     starting_ns = int(classify.STARTING_S * S)
     tree.refresh(5 * S + starting_ns - 1)
-    assert workloads(tree) == {"slow": Workload.STARTING, "known": Workload.SERVICE}
+    assert workloads(tree) == {"slow": PodKind.STARTING, "known": PodKind.SERVICE}
     tree.refresh(5 * S + starting_ns)
-    assert workloads(tree) == {"slow": Workload.BATCH, "known": Workload.SERVICE}
+    assert workloads(tree) == {"slow": PodKind.BATCH, "known": PodKind.SERVICE}
 
 
 def test_a_workload_is_known_by_its_other_pods(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
@@ -115,19 +115,19 @@ def test_a_workload_is_known_by_its_other_pods(fake: FakeTree, tree: PodTree, as
     asked.answers = {first: False, second: False}
     tree.refresh(0)
     (one, other) = sorted(tree.pods.values(), key=lambda tracked: str(tracked.pod.name))
-    tree.starts(one, 0)
-    tree.starts(other, 9 * S)
-    assert workloads(tree) == {"job-0": Workload.STARTING, "job-1": Workload.STARTING}
+    tree.note_container_change(one, 0)
+    tree.note_container_change(other, 9 * S)
+    assert workloads(tree) == {"job-0": PodKind.STARTING, "job-1": PodKind.STARTING}
     tree.refresh(int(classify.STARTING_S * S))
-    assert workloads(tree) == {"job-0": Workload.BATCH, "job-1": Workload.BATCH}
-    tree.starts(other, 20 * S)  # its container starts again
-    assert workloads(tree)["job-1"] is Workload.BATCH
+    assert workloads(tree) == {"job-0": PodKind.BATCH, "job-1": PodKind.BATCH}
+    tree.note_container_change(other, 20 * S)  # its container starts again
+    assert workloads(tree)["job-1"] is PodKind.BATCH
 
 
 def end(tree: PodTree, path: str, at_ns: int) -> None:
     """Remove a pod: first its container, then its cgroup."""
     (tracked,) = tree.pods.values()
-    tree.starts(tracked, at_ns)
+    tree.note_container_change(tracked, at_ns)
     shutil.rmtree(path)
     tree.refresh(at_ns)
 
@@ -156,7 +156,7 @@ def test_a_workload_is_certainly_batch_only_if_a_pod_of_it_did_not_listen(
     path = str(fake.add_pod("web-0"))
     tree.refresh(S)
     (tracked,) = tree.pods.values()
-    tree.starts(tracked, S)
+    tree.note_container_change(tracked, S)
     tree.look_for_programs(2 * S)
     if answer is not None:
         asked.answers[path] = answer
@@ -193,13 +193,13 @@ def test_the_silence_of_an_init_container_says_nothing_of_the_container_after_it
         tree.refresh(at_s * S)
     (tracked,) = tree.pods.values()
     assert tree.classifier.kinds.known() == {"default/web": False}
-    assert tracked.pod.workload is Workload.BATCH
+    assert tracked.pod.kind is PodKind.BATCH
 
     (path / "memory.events").write_text(f"oom_kill {kills}\n")
-    tree.starts(tracked, 100 * S)
+    tree.note_container_change(tracked, 100 * S)
     tree.look_for_programs(101 * S)
     assert tree.classifier.kinds.known() == ({} if doubted else {"default/web": False})
-    assert tracked.pod.workload is (Workload.STARTING if doubted else Workload.BATCH)
+    assert tracked.pod.kind is (PodKind.STARTING if doubted else PodKind.BATCH)
 
     shutil.rmtree(path)
     tree.refresh(102 * S)
@@ -224,12 +224,12 @@ def test_a_workload_is_known_as_soon_as_its_pod_has_a_name(fake: FakeTree, tree:
     fake.add_pod("job-1", log=False)
     tree.refresh(20 * S)
     (late,) = (tracked for tracked in tree.pods.values() if tracked.pod.name is None)
-    assert late.pod.workload is Workload.STARTING
+    assert late.pod.kind is PodKind.STARTING
 
     (fake.log_dir / "pods" / f"default_job-1_{late.pod.uid}").mkdir()
     tree.refresh(21 * S, facts=False)
 
-    assert workloads(tree) == {"job-0": Workload.BATCH, "job-1": Workload.BATCH}
+    assert workloads(tree) == {"job-0": PodKind.BATCH, "job-1": PodKind.BATCH}
 
 
 def test_who_listens_does_not_make_every_pod_meet_all_rules(
@@ -254,8 +254,8 @@ def test_a_workload_that_listens_after_all_is_not_known_as_batch(fake: FakeTree,
     asked.answers[slow] = True
     tree.refresh(40 * S)
     (other,) = [tracked for tracked in tree.pods.values() if tracked.pod.name == "web-1"]
-    tree.starts(other, 41 * S)
-    assert workloads(tree) == {"web-0": Workload.SERVICE, "web-1": Workload.STARTING}
+    tree.note_container_change(other, 41 * S)
+    assert workloads(tree) == {"web-0": PodKind.SERVICE, "web-1": PodKind.STARTING}
 
 
 def paused_while_it_starts(fake: FakeTree, tree: PodTree, asked: Asked, since_ns: int) -> tuple[str, TrackedPod]:
@@ -263,7 +263,7 @@ def paused_while_it_starts(fake: FakeTree, tree: PodTree, asked: Asked, since_ns
     path = str(fake.add_pod("slow-0"))
     tree.refresh(0)
     (tracked,) = tree.pods.values()
-    tree.starts(tracked, S)
+    tree.note_container_change(tracked, S)
     asked.answers, asked.pods = {path: False}, []
     tracked.pod = replace(tracked.pod, paused=record(since_ns))
     return path, tracked
@@ -276,18 +276,18 @@ def test_a_pod_is_no_older_after_a_pause(fake: FakeTree, tree: PodTree, asked: A
     )  # while another workload is certainly batch, a silent young pod is STARTING
     _, tracked = paused_while_it_starts(fake, tree, asked, 6 * S)
     tree.refresh(100 * S)
-    assert tracked.pod.workload is Workload.STARTING
+    assert tracked.pod.kind is PodKind.STARTING
     assert tracked.ran_s(100 * S) == 5.0
     assert asked.pods == [], "it has not run long enough to be asked"
     tracked.resumed(105 * S)
     assert tracked.pod.paused is None
     tree.refresh(159 * S)
-    assert workloads(tree) == {"slow-0": Workload.STARTING}
+    assert workloads(tree) == {"slow-0": PodKind.STARTING}
     assert not tree.classifier.kinds.known().get("default/slow")
     tree.refresh(169 * S)
-    assert workloads(tree) == {"slow-0": Workload.BATCH}
+    assert workloads(tree) == {"slow-0": PodKind.BATCH}
     tracked.pod = replace(tracked.pod, paused=record(170 * S))
-    tree.starts(tracked, 180 * S)  # a new container, in the pause
+    tree.note_container_change(tracked, 180 * S)  # a new container, in the pause
     tracked.resumed(190 * S)
     assert tracked.ran_s(200 * S) == 10.0
 
@@ -300,13 +300,13 @@ def test_a_pod_that_was_paused_while_it_started_is_not_taken_for_batch(
     tree.refresh(20 * S)
     tracked.resumed(21 * S)
     tree.refresh(28 * S)
-    assert (asked.pods, tracked.pod.workload) == ([], Workload.STARTING)
+    assert (asked.pods, tracked.pod.kind) == ([], PodKind.STARTING)
     tree.refresh(29 * S)
-    assert (asked.pods, tracked.pod.workload) == ([slow], Workload.BATCH)
+    assert (asked.pods, tracked.pod.kind) == ([slow], PodKind.BATCH)
 
 
-def workloads(tree: PodTree) -> dict[str | None, Workload]:
-    return {tracked.pod.name: tracked.pod.workload for tracked in tree.pods.values()}
+def workloads(tree: PodTree) -> dict[str | None, PodKind]:
+    return {tracked.pod.name: tracked.pod.kind for tracked in tree.pods.values()}
 
 
 def test_a_pod_that_was_told_to_end_counts_as_a_service_for_ten_minutes(
@@ -317,14 +317,14 @@ def test_a_pod_that_was_told_to_end_counts_as_a_service_for_ten_minutes(
     (job,) = tree.pods.values()
 
     tree.classifier.note_stop_signal(job, S)
-    assert workloads(tree) == {"job-0": Workload.SERVICE}
-    tree.starts(job, 2 * S)  # one of its containers has ended
+    assert workloads(tree) == {"job-0": PodKind.SERVICE}
+    tree.note_container_change(job, 2 * S)  # one of its containers has ended
     tree.refresh(601 * S - 1)
-    assert workloads(tree) == {"job-0": Workload.SERVICE}
+    assert workloads(tree) == {"job-0": PodKind.SERVICE}
     assert not tree.classifier.kinds.known().get("default/job"), "its workload is no service"
 
     tree.refresh(601 * S)
-    assert workloads(tree) == {"job-0": Workload.BATCH}
+    assert workloads(tree) == {"job-0": PodKind.BATCH}
 
 
 def test_a_pod_that_had_no_process_yet_is_asked_again_after_10_s(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
@@ -332,9 +332,9 @@ def test_a_pod_that_had_no_process_yet_is_asked_again_after_10_s(fake: FakeTree,
     tree.refresh(0)
     asked.answers[path] = False
     tree.read_details(10 * S - 1)
-    assert workloads(tree) == {"web": Workload.SERVICE}
+    assert workloads(tree) == {"web": PodKind.SERVICE}
     tree.read_details(10 * S)
-    assert workloads(tree) == {"web": Workload.BATCH}
+    assert workloads(tree) == {"web": PodKind.BATCH}
 
 
 def test_a_new_pod_is_asked_at_once_and_known_ones_in_turns(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
@@ -378,13 +378,13 @@ def test_of_all_replicas_with_init_containers_none_is_batch(
     tree.refresh(S)
     for at_s in (20, 70, 80):
         tree.refresh(at_s * S)
-    first, second = sorted(tree.pods.values(), key=lambda tracked: tracked.kind.made_batch_ns, reverse=True)
-    tree.starts(second, 98 * S)
+    first, second = sorted(tree.pods.values(), key=lambda tracked: tracked.signs.made_batch_ns, reverse=True)
+    tree.note_container_change(second, 98 * S)
     record = PauseRecord(Mechanism.THROTTLE, Owner.DAEMON, "test", 98 * S + 1, None, CpuMax(None, 100_000), 0, None)
-    second.pod = replace(second.pod, paused=record, unmade=True)
+    second.pod = replace(second.pod, paused=record, no_program=True)
     tree.read_details(99 * S)
-    assert second.pod.workload is Workload.BATCH
-    tree.starts(first, 100 * S)
+    assert second.pod.kind is PodKind.BATCH
+    tree.note_container_change(first, 100 * S)
     tree.look_for_programs(101 * S)
-    assert [one.pod.workload for one in (first, second)] == [Workload.STARTING] * 2
-    assert not second.kind.was_silent, "if it ends now, its workload is not batch"
+    assert [one.pod.kind for one in (first, second)] == [PodKind.STARTING] * 2
+    assert not second.signs.was_silent, "if it ends now, its workload is not batch"

@@ -10,7 +10,7 @@ from helpers.nodes import S, record
 from helpers.trees import FakeTree, open_descriptors, write_stats
 
 from cgpause.config.settings import Config, HoldConfig, PodClass, PodRule
-from cgpause.core.model import Workload
+from cgpause.core.model import PodKind
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
 
@@ -186,22 +186,22 @@ def test_a_pod_that_vanishes_does_not_stop_the_details_of_others(fake: FakeTree,
     assert open_descriptors() == before
 
 
-@pytest.mark.parametrize(("ruled", "becomes"), [(PodClass.AUTO, Workload.SERVICE), (PodClass.BATCH, Workload.BATCH)])
+@pytest.mark.parametrize(("ruled", "becomes"), [(PodClass.AUTO, PodKind.SERVICE), (PodClass.BATCH, PodKind.BATCH)])
 def test_who_was_visited_is_held_like_a_service_unless_a_rule_says_otherwise(
-    fake: FakeTree, ruled: PodClass, becomes: Workload
+    fake: FakeTree, ruled: PodClass, becomes: PodKind
 ) -> None:
     """An exec probe needs a running pod too, although no process listens."""
     fake.add_pod("web")
     config = Config(pods=(PodRule("*/*", class_=ruled),))
     tree = PodTree(str(fake.root), str(fake.log_dir), config)
     (tracked,) = tree.refresh(0)[0]
-    tracked.kind.listens = False
+    tracked.signs.listens = False
     tree.update_facts(tracked, 1)
-    assert tracked.pod.workload is Workload.BATCH
-    tree.classifier.note_visit(tracked, 1)
-    assert tracked.pod.workload is becomes
+    assert tracked.pod.kind is PodKind.BATCH
+    tree.classifier.note_probe(tracked, 1)
+    assert tracked.pod.kind is becomes
     tree.update_facts(tracked, 2)
-    assert tracked.pod.workload is becomes
+    assert tracked.pod.kind is becomes
     tree.close()
 
 

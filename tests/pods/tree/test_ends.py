@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def ends(tree: PodTree, *, removed: bool = True) -> list[tuple[int, bool]]:
     """Return the peaks of killed containers of the only pod, and False; then its own peak if it has one, and True."""
     (tracked,) = tree.pods.values()
     tree.containers_changed(tracked, 100 * S, removed=removed)
-    found = [*tree.ended, *([] if tracked.ends.peak is None else [tracked.ends.peak])]
+    found = [*tree.ended, *([] if tracked.ends.pending is None else [tracked.ends.pending])]
     assert all(end.cgroup == tracked.pod.cgroup and end.controller == "default/job" for end in found)
     assert [end.killed for end in found] == [True] * len(tree.ended) + [False] * (len(found) - len(tree.ended))
     tree.ended.clear()
@@ -66,11 +67,11 @@ def test_only_a_container_that_was_made_after_the_kill_ends_the_guess(fake: Fake
 
     ends(tree, removed=False)
     assert ends(tree) == [(0, False)], "it needed no more"
-    assert tracked.ends.peak is not None
-    assert tracked.ends.peak.after_kill
+    assert tracked.ends.pending is not None
+    assert tracked.ends.pending.after_kill
     end_container(pod, 1300, kills=1)
     assert ends(tree) == [(1300, False)]
-    assert tracked.ends.peak.after_kill
+    assert tracked.ends.pending.after_kill
 
     end_container(pod, 1300, kills=2)
     assert ends(tree) == [(0, True), (1300, False)], "another container was killed with less"
@@ -123,3 +124,14 @@ def test_a_pod_without_a_name_leaves_no_peak(fake: FakeTree, tree: PodTree) -> N
     tree.refresh(0)
     end_container(pod, 1000)
     assert ends(tree) == []
+
+
+def test_a_kill_before_the_name_was_known_does_not_count_for_a_later_end(fake: FakeTree, tree: PodTree) -> None:
+    pod = fake.add_pod("job-bcdfg", log=False)
+    tree.refresh(0)
+    (tracked,) = tree.pods.values()
+    end_container(pod, 1000, kills=1)
+    assert ends(tree) == []
+    tracked.pod = replace(tracked.pod, controller="default/job")
+    end_container(pod, 1200, kills=1)
+    assert ends(tree) == [(1200, False)]

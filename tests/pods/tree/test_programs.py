@@ -21,7 +21,7 @@ BOTH = Inside(True, True)  # noqa: FBT003
 
 
 @pytest.mark.parametrize(
-    ("inside", "populated", "used_mib", "unmade"),
+    ("inside", "populated", "used_mib", "no_program"),
     [
         pytest.param(SANDBOX, 1, 32, True, id="sandbox"),
         pytest.param(RUNTIME, 1, 32, True, id="runtime"),
@@ -40,7 +40,7 @@ def test_a_pod_is_unmade_until_a_program_runs_in_it(
     inside: Inside | None,
     populated: int | None,
     used_mib: int,
-    unmade: bool,
+    no_program: bool,
 ) -> None:
     found = [inside]
     monkeypatch.setattr(programs, "look_inside", lambda _: found[0])
@@ -53,16 +53,16 @@ def test_a_pod_is_unmade_until_a_program_runs_in_it(
         (path / "cgroup.events").write_text(f"populated {populated}\n")
     (tracked,) = tree.refresh(S)[0]
     tree.look_for_programs(S)
-    assert not tracked.pod.unmade, "it is spared anyway"
+    assert not tracked.pod.no_program, "it is spared anyway"
     tree.look_for_programs(2 * S)
-    assert tracked.pod.unmade is unmade
+    assert tracked.pod.no_program is no_program
 
     found[0] = PROGRAM
     tree.look_for_programs(3 * S)
-    assert not tracked.pod.unmade
-    tracked.pod = replace(tracked.pod, unmade=True)
-    tree.starts(tracked, 4 * S)
-    assert not tracked.pod.unmade, "no look may follow for hours"
+    assert not tracked.pod.no_program
+    tracked.pod = replace(tracked.pod, no_program=True)
+    tree.note_container_change(tracked, 4 * S)
+    assert not tracked.pod.no_program, "no look may follow for hours"
 
 
 def test_a_pod_is_protected_once_a_program_in_it_is_critical_for_the_node(
@@ -79,7 +79,7 @@ def test_a_pod_is_protected_once_a_program_in_it_is_critical_for_the_node(
     tree.look_for_programs(3 * S)
     assert tracked.pod.protected == "critical for the node (oom_score_adj -997)"
     found[0] = PROGRAM
-    tree.starts(tracked, 4 * S)
+    tree.note_container_change(tracked, 4 * S)
     tree.look_for_programs(5 * S)
     assert tracked.pod.protected is not None, "an init container may be less critical than the program before it"
 
@@ -122,16 +122,16 @@ def test_after_a_while_only_pods_that_still_wait_are_looked_at_and_not_in_each_s
     (tracked,) = tree.refresh(0)[0]
     for at_ns in (S, (1 + seconds) * S - 1, (1 + seconds) * S):
         tree.look_for_programs(at_ns, watched=watched)
-        assert tracked.pod.unmade, "also where it waited before the daemon started"
+        assert tracked.pod.no_program, "also where it waited before the daemon started"
     assert len(looks) == 2
     found[0] = PROGRAM
     for at_ns in (21 * S, 40 * S, 60 * S):
         tree.look_for_programs(at_ns, watched=watched)
-        assert not tracked.pod.unmade
+        assert not tracked.pod.no_program
     assert len(looks) == 3
-    assert not tracked.kind.has_program, "whether it listens was asked when the daemon started"
-    tree.starts(tracked, 61 * S)
+    assert not tracked.signs.has_program, "whether it listens was asked when the daemon started"
+    tree.note_container_change(tracked, 61 * S)
     tree.look_for_programs(61 * S)
     tree.look_for_programs(61 * S + 1)
     assert len(looks) == 5
-    assert tracked.kind.has_program
+    assert tracked.signs.has_program

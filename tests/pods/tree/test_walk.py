@@ -12,8 +12,8 @@ from helpers.nodes import S
 from helpers.trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, open_descriptors, other_tree, pause_pod
 
 from cgpause.config.settings import Config, ProtectConfig
+from cgpause.core.cgroup_names import CgroupDriver
 from cgpause.core.errors import CgroupGoneError, KernelReadError
-from cgpause.core.kubepods import CgroupDriver
 from cgpause.core.model import Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger

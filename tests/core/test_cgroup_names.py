@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.core.kubepods import CgroupDriver, container_id, is_static_uid, pod_uid, root_driver, tier_class
+from cgpause.core.cgroup_names import CgroupDriver, container_id, is_static_uid, pod_uid, root_driver, tier_class
 from cgpause.core.model import QosClass
 
 UUID = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"

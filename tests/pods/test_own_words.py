@@ -13,12 +13,12 @@ from helpers.processes import Start, containers, put
 from helpers.trees import FakeTree, wait_until
 
 from cgpause.config.settings import Config, PodRule, ProtectConfig
-from cgpause.core.model import OwnWord, Workload
+from cgpause.core.model import OwnWord, PodKind
 from cgpause.kernel import environment
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.environment import Containers
+from cgpause.kernel.environment import ContainerWords
+from cgpause.pods.own_words import OwnWords, OwnWordsThread
 from cgpause.pods.tree import PodTree
-from cgpause.pods.words import Words, WordsThread
 
 OWN = "its own word (CGPAUSE=protect)"
 
@@ -26,7 +26,7 @@ OWN = "its own word (CGPAUSE=protect)"
 # --- the tree of pods ------------------------------------------------------------------------------------------------
 
 
-class Asked(Words):
+class Asked(OwnWords):
     """Words that the test sets, and the pods that were asked for."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ def test_a_pod_is_asked_once_until_its_containers_change(fake: FakeTree, tree: P
         tree.refresh(at_ns)
         tree.read_details(at_ns)
     assert len(asked.pods) == 1
-    tree.starts(tracked, 6)
+    tree.note_container_change(tracked, 6)
     tree.refresh(7)
     assert len(asked.pods) == 2
 
@@ -78,7 +78,7 @@ def test_a_word_that_comes_later_counts_as_soon_as_it_is_taken(fake: FakeTree, t
     (tracked,) = tree.refresh(0)[0]
     asked._keep(tracked.pod.cgroup, OwnWord.BATCH)
     tree.take_words(1)
-    assert tracked.pod.workload is Workload.BATCH
+    assert tracked.pod.kind is PodKind.BATCH
     asked._keep(tracked.pod.cgroup, OwnWord.PROTECT)
     tree.take_words(2)
     assert tracked.pod.protected == OWN
@@ -122,13 +122,13 @@ def test_a_command_waits_only_once_for_a_process_that_keeps_its_lock(fake: FakeT
     """`/proc/<pid>/environ` waits for the mmap_lock of the process; a lock that the test holds stands for it."""
     lock, readings = threading.Lock(), []
 
-    def read_waiting(_: Containers, pod: Cgroup) -> None:
+    def read_waiting(_: ContainerWords, pod: Cgroup) -> None:
         readings.append(pod.path)
         lock.acquire()
         lock.release()
 
-    monkeypatch.setattr(Containers, "read", read_waiting)
-    monkeypatch.setattr("cgpause.pods.words._PATIENCE_S", 0.05)
+    monkeypatch.setattr(ContainerWords, "read", read_waiting)
+    monkeypatch.setattr("cgpause.pods.own_words._PATIENCE_S", 0.05)
     for name in ("web", "db", "job"):
         fake.add_pod(name)
     tree = PodTree(str(fake.root), str(fake.log_dir), Config())
@@ -142,8 +142,8 @@ def test_a_command_waits_only_once_for_a_process_that_keeps_its_lock(fake: FakeT
 
 
 @pytest.fixture
-def thread(fake: FakeTree) -> WordsThread:
-    return WordsThread(str(fake.root))
+def thread(fake: FakeTree) -> OwnWordsThread:
+    return OwnWordsThread(str(fake.root))
 
 
 def opened(fake: FakeTree, folder: Path) -> Cgroup:
@@ -151,7 +151,7 @@ def opened(fake: FakeTree, folder: Path) -> Cgroup:
 
 
 def test_the_thread_waits_for_a_container_that_is_being_made(
-    fake: FakeTree, start_process: Start, thread: WordsThread
+    fake: FakeTree, start_process: Start, thread: OwnWordsThread
 ) -> None:
     web, db = fake.add_pod("web"), fake.add_pod("db")
     for pod in (web, db):
@@ -176,7 +176,7 @@ def test_the_thread_waits_for_a_container_that_is_being_made(
 def test_without_the_right_the_thread_says_so_once(
     fake: FakeTree,
     start_process: Start,
-    thread: WordsThread,
+    thread: OwnWordsThread,
     caplog: Log,
     monkeypatch: Patch,
 ) -> None:
@@ -194,7 +194,7 @@ def test_without_the_right_the_thread_says_so_once(
     for pod in pods:
         put(containers(pod)[1], start_process({"CGPAUSE": "protect"}))
         with opened(fake, pod) as cgroup:
-            assert thread._read(cgroup.id, Containers())
+            assert thread._read(cgroup.id, ContainerWords())
     assert list(thread.take().values()) == [OwnWord.BATCH], "that of the container that may be read"
     [line] = caplog.messages
     assert line.startswith("own words of pods not read ")
@@ -204,7 +204,7 @@ def test_without_the_right_the_thread_says_so_once(
 def test_a_bug_costs_only_the_words_of_the_pods_that_it_meets(
     fake: FakeTree,
     start_process: Start,
-    thread: WordsThread,
+    thread: OwnWordsThread,
     monkeypatch: Patch,
     caplog: Log,
 ) -> None:
@@ -220,11 +220,11 @@ def test_a_bug_costs_only_the_words_of_the_pods_that_it_meets(
 
 
 def test_a_pod_that_has_gone_or_was_made_again_gets_no_word(
-    fake: FakeTree, start_process: Start, thread: WordsThread
+    fake: FakeTree, start_process: Start, thread: OwnWordsThread
 ) -> None:
     pod = fake.add_pod("web")
     put(containers(pod)[1], start_process({"CGPAUSE": "protect"}))
     with opened(fake, pod) as cgroup:
-        assert thread._read(cgroup.id._replace(inode=cgroup.id.inode + 1), Containers())
-        assert thread._read(cgroup.id._replace(path=cgroup.id.path + "x"), Containers())
+        assert thread._read(cgroup.id._replace(inode=cgroup.id.inode + 1), ContainerWords())
+        assert thread._read(cgroup.id._replace(path=cgroup.id.path + "x"), ContainerWords())
         assert thread.take() == {}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cgpause.core.names import Names, PodName, parse_container_log, parse_pod_log_dir
+from cgpause.core.pod_names import Names, PodName, parse_container_log, parse_pod_log_dir
 from cgpause.pods.names import read_names
 
 UID = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"

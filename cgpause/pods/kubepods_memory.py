@@ -20,8 +20,8 @@ class KubepodsMemory:
     def __init__(self) -> None:
         self.current_bytes: int | None = None
         """`memory.current` when last read, with page cache; None while there is no kubepods."""
-        self.ooms = 0
-        """Kills at the limit since the first call of `count_ooms`."""
+        self.limit_kills = 0
+        """Kills at the limit since the first call of `count_limit_kills`."""
         self._id: CgroupId | None = None
         """The cgroup to which the descriptors belong."""
         self._path = ""
@@ -67,7 +67,7 @@ class KubepodsMemory:
         limit, current = self._read_limit(), self._read_current()
         return limit, max(current - self._reclaimable_bytes, 0), current
 
-    def count_ooms(self, cgroup: Cgroup | None) -> None:
+    def count_limit_kills(self, cgroup: Cgroup | None) -> None:
         """Count the kills at the limit of kubepods since the last call.
 
         Several tasks can meet the limit for one kill (`oom` of memory.events.local), and one kill can end several
@@ -79,7 +79,7 @@ class KubepodsMemory:
             met = parse_flat_keyed(cgroup.read("memory.events.local"), "memory.events.local").get("oom", 0)
             killed = parse_flat_keyed(cgroup.read("memory.events"), "memory.events").get("oom_kill", 0)
             if self._counted is not None and self._counted[0] == cgroup.id:
-                self.ooms += max(min(met - self._counted[1], killed - self._counted[2]), 0)
+                self.limit_kills += max(min(met - self._counted[1], killed - self._counted[2]), 0)
             self._counted = cgroup.id, met, killed
 
     def close(self) -> None:

@@ -14,20 +14,20 @@ from contextlib import suppress
 from cgpause.core.errors import CgpauseError
 from cgpause.core.model import CgroupId, OwnWord
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.environment import Containers, strongest
+from cgpause.kernel.environment import ContainerWords, strongest
 from cgpause.kernel.logfmt import fields
 
 log = logging.getLogger(__name__)
 
 _AGAIN_S = 0.2
-"""Interval of readings while a runtime still makes a container, for up to _MAKING_S."""
-_MAKING_S = 60.0
-"""A busy machine takes seconds to make a container (docs/measurements/runtimes.md); a late word is worth the wait."""
+"""Interval of readings while a runtime is still creating a container, for up to _CREATING_S."""
+_CREATING_S = 60.0
+"""A busy machine takes seconds to create a container (docs/measurements/runtimes.md); a late word is worth the wait."""
 _PATIENCE_S = 1.0
 """Time for which a command waits for the words of all pods."""
 
 
-class Words:
+class OwnWords:
     """Reads pods' own words in `take`; after a reading that takes longer than _PATIENCE_S it reads no more."""
 
     def __init__(self, root: str) -> None:
@@ -54,7 +54,7 @@ class Words:
 
     def _read_all(self, keys: list[CgroupId]) -> None:
         for key in keys:
-            self._read(key, Containers())
+            self._read(key, ContainerWords())
 
     def _found_now(self) -> dict[CgroupId, OwnWord]:
         return {key: self._found.pop(key) for key in list(self._found)}
@@ -63,7 +63,7 @@ class Words:
         if word is not None:
             self._found[key] = strongest(word, self._found.get(key)) or word
 
-    def _read(self, key: CgroupId, containers: Containers) -> bool:
+    def _read(self, key: CgroupId, containers: ContainerWords) -> bool:
         """Read a pod's word; return True if there is no more to read."""
         try:
             with Cgroup(self._root, key.path) as pod:
@@ -75,8 +75,8 @@ class Words:
         return containers.is_complete
 
 
-class WordsThread(Words):
-    """Reads the words while the caller goes on; while a runtime makes a container, for up to _MAKING_S."""
+class OwnWordsThread(OwnWords):
+    """Reads the words while the caller goes on; while a runtime makes a container, for up to _CREATING_S."""
 
     def __init__(self, root: str) -> None:
         """Read below the cgroup root `root`; the thread starts with the first pod."""
@@ -103,11 +103,11 @@ class WordsThread(Words):
         return self._found_now()
 
     def _run(self) -> None:
-        pending: dict[CgroupId, tuple[Containers, float]] = {}
+        pending: dict[CgroupId, tuple[ContainerWords, float]] = {}
         while True:
             asked = self._wait(_AGAIN_S if pending else None)
             now = time.monotonic()
-            pending |= {key: (Containers(), now + _MAKING_S) for key in asked}
+            pending |= {key: (ContainerWords(), now + _CREATING_S) for key in asked}
             try:
                 pending = {key: one for key, one in pending.items() if not self._read(key, one[0]) and now < one[1]}
             except Exception:  # a bug: it must cost only the words of these pods
@@ -123,7 +123,7 @@ class WordsThread(Words):
                 asked.append(self._asked.get_nowait())
         return asked
 
-    def _read(self, key: CgroupId, containers: Containers) -> bool:
+    def _read(self, key: CgroupId, containers: ContainerWords) -> bool:
         """Read a pod's word; return True if there is no more to read."""
         done = super()._read(key, containers)
         if containers.is_refused and not self._refused:

@@ -1,7 +1,8 @@
 """Names of pods by UID, and ids of their containers, from kubelet's log folders: no CRI, no API server.
 
 `<log dir>/pods/<namespace>_<pod>_<UID>/` and `<log dir>/containers/<pod>_<namespace>_<container>-<64 hex>.log`
-(k/k BuildPodLogsDirectory and LogSymlink). Pod, namespace and container names are DNS labels, which have no underscore.
+(k/k BuildPodLogsDirectory and LogSymlink). Pod names are DNS subdomain names, namespace and container
+names DNS labels; neither has an underscore.
 """
 
 from __future__ import annotations
