@@ -187,7 +187,7 @@ def way(demands: Sequence[Demand], left: float, first: Demand | None) -> Way:
     Services are left out: they never end, so they give nothing back. Also left out is a pod whose growth counts with
     its whole grant (`counted`): its peak is already covered.
     """
-    slack = left if first is None else left - first.worst - first.beyond
+    slack = left if first is None else left - first.worst - (first.beyond if len(demands) > 1 else 0.0)
     if first is not None:
         left += first.returns
     blocked: set[CgroupId] = set()

@@ -183,6 +183,12 @@ def test_while_a_cpu_is_idle_a_pod_with_a_known_peak_begins_beside_the_first_one
     assert "".join(p.usage.pod.uid.upper() if p.first else p.usage.pod.uid for p in places if p.runs) == runs
 
 
+def test_a_first_pod_that_is_alone_leaves_nothing_beyond_its_demand() -> None:
+    first = want("a", 100, beyond=20 * MIB)
+    assert way([first], 130 * MIB, first).slack == 30 * MIB
+    assert way([first, want("b", 1)], 130 * MIB, first).slack == 10 * MIB
+
+
 def test_two_of_them_do_not_begin_at_once() -> None:
     a, b, c = (
         want(name, 400, newcomer=name != "a", beyond=20 * MIB, start=80 * MIB)._replace(counted=400.0 * MIB)
