@@ -127,10 +127,8 @@ class PodTree:
                 tracked.settle(at_ns, self.config.hold)
                 self.note_container_change(tracked, at_ns)
             else:
-                with suppress(CgpauseError):
-                    tracked.ends.count_kills(
-                        tracked.cgroup
-                    )  # so that kills from before the daemon's start do not count
+                with suppress(CgpauseError):  # kills from before the daemon's start do not count
+                    tracked.ends.count_kills(tracked.cgroup)
         self.take_words(at_ns)
         self.classifier.ask_who_listens(appeared, at_ns, at_once=len(appeared))
         self.classifier.ask_who_listens(self.pods.values(), at_ns)

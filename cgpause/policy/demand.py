@@ -156,9 +156,8 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
                 # Until its first large drop the end of its growth is unknown: reserve what it takes at its present
                 # pace.
                 counted, variance = max(counted, min(granted, growth.flow * ACTIVE_S)), 0.0
-            elif (
-                beyond and growth.may_take_first_memory() and not is_paused
-            ):  # it may have started beside others (`start`)
+            elif beyond and growth.may_take_first_memory() and not is_paused:
+                # It may have started beside others (`start`).
                 counted = max(counted, min(granted, first_bytes(terms.capacity_bytes) - growth.surge()))
     else:
         worst = granted = need
