@@ -150,6 +150,21 @@ def test_a_full_or_read_only_disk_costs_the_history_and_nothing_else(calm: Node)
     assert show("Result") == "success"
 
 
+def stop_daemon_of_paused_pods(node: Node) -> tuple[int, Journal]:
+    """Have all pods paused, then stop the daemon with SIGSTOP, so that it cannot resume them, and calm the node.
+
+    Return the daemon's process id and a journal from that time on. Little may come between this and a kill: after 8 to
+    15 s the watchdog ends the daemon.
+    """
+    node.tighten()
+    node.wait_paused()
+    pid, journal = main_pid(), Journal()
+    os.kill(pid, signal.SIGSTOP)
+    node.relax()
+    assert node.all_paused()
+    return pid, journal
+
+
 @pytest.mark.parametrize("in_its_place", ["nothing", "a file"])
 def test_without_its_folder_the_unit_pauses_and_resumes_all_the_same(calm: Node, in_its_place: str) -> None:
     """A missing folder, as on a full or read-only /var, must not keep ExecStopPost= from running."""
@@ -159,12 +174,7 @@ def test_without_its_folder_the_unit_pauses_and_resumes_all_the_same(calm: Node,
         STATE.write_text("")
     try:
         run("systemctl", "start", "cgpause")
-        calm.tighten()
-        calm.wait_paused()
-        pid, journal = main_pid(), Journal()
-        os.kill(pid, signal.SIGSTOP)
-        calm.relax()
-        assert calm.all_paused()
+        pid, journal = stop_daemon_of_paused_pods(calm)
 
         kill_and_wait_for_the_next(pid)
 
@@ -209,14 +219,7 @@ def test_pause_is_asserted_again_after_daemon_reload(calm: Node) -> None:
 
 
 def test_killed_daemon_leaves_nobody_paused_and_comes_back(calm: Node) -> None:
-    calm.tighten()
-    calm.wait_paused()
-    pid, journal = main_pid(), Journal()
-    # Stop the daemon with SIGSTOP first, so that it cannot resume the pods itself. Little may come between this and the
-    # kill: after 8 to 15 s the watchdog ends the daemon.
-    os.kill(pid, signal.SIGSTOP)
-    calm.relax()
-    assert calm.all_paused()
+    pid, journal = stop_daemon_of_paused_pods(calm)
 
     kill_and_wait_for_the_next(pid)
 
@@ -241,11 +244,7 @@ def test_daemon_killed_under_pressure_pauses_anew_and_keeps_the_originals(calm: 
 
 
 def test_daemon_that_hangs_is_ended_by_the_watchdog_and_leaves_nobody_paused(calm: Node) -> None:
-    calm.tighten()
-    calm.wait_paused()
-    pid, journal = main_pid(), Journal()
-    os.kill(pid, signal.SIGSTOP)
-    calm.relax()
+    pid, journal = stop_daemon_of_paused_pods(calm)
 
     wait_for_another(pid)
 
@@ -294,13 +293,7 @@ def test_damaged_record_is_put_right_from_what_systemd_knows(calm: Node) -> None
 
 def kill_while_pods_are_held(node: Node) -> str:
     """Kill the daemon so that only ExecStopPost= can resume its pods; return the journal until all are resumed."""
-    node.tighten()
-    node.wait_paused()
-    pid, journal = main_pid(), Journal()
-    # Stop the daemon with SIGSTOP first, so that it cannot resume the pods itself.
-    os.kill(pid, signal.SIGSTOP)
-    node.relax()
-    assert node.all_paused()
+    pid, journal = stop_daemon_of_paused_pods(node)
     os.kill(pid, signal.SIGKILL)
     node.wait_as_before()
     # The lines come when all pods are resumed.
