@@ -137,19 +137,19 @@ class Distress:
     def _answer_processes(self, tracked: TrackedPod, paused: PauseRecord, at_ns: int) -> None:
         processes, frozen_ns = tracked.processes, _frozen_ns(tracked, paused)
         below = tracked.descendants(at_ns)
-        call = processes.look(tracked.cgroup, below, paused.since_ns, at_ns=at_ns, frozen_ns=frozen_ns)
-        if call is None and self._is_refusing(tracked, paused.since_ns, at_ns):
-            call = ResumeReason.REFUSED
-        if call is None:
+        reason = processes.look(tracked.cgroup, below, paused.since_ns, at_ns=at_ns, frozen_ns=frozen_ns)
+        if reason is None and self._is_refusing(tracked, paused.since_ns, at_ns):
+            reason = ResumeReason.REFUSED
+        if reason is None:
             if processes.doubted:
-                self._tree.classifier.disbelieve_visits(tracked, at_ns)
+                self._tree.classifier.disbelieve_probes(tracked, at_ns)
             return
-        if call is ResumeReason.ENDING:
+        if reason is ResumeReason.ENDING:
             tracked.spare(at_ns + _GRACE_NS)
             self._tree.classifier.note_stop_signal(tracked, at_ns)
         else:
             self._tree.classifier.note_probe(tracked, at_ns)
-        self._mark(tracked, call)
+        self._mark(tracked, reason)
 
 
 def _frozen_ns(tracked: TrackedPod, paused: PauseRecord) -> int | None:

@@ -103,7 +103,7 @@ class Classifier:
         self.kinds.probed(tracked.pod.controller)
         self.classify(tracked, at_ns)
 
-    def disbelieve_visits(self, tracked: TrackedPod, at_ns: int) -> None:
+    def disbelieve_probes(self, tracked: TrackedPod, at_ns: int) -> None:
         """No longer take processes started in a pod for exec probes: the pod may start so many itself.
 
         The pod stops being a service for that reason; its workload stays known as a service.

@@ -23,7 +23,7 @@ class Ends:
     _was_killed: bool = False
     """Whether a container was killed for lack of memory on the node."""
     _is_restarted: bool = False
-    """Whether a container was made since then."""
+    """Whether a container was created since then."""
 
     def count_kills(self, pod: Cgroup) -> int:
         """Return the number of OOM kills in the pod since the last call; 0 if some were at its own limit.
@@ -36,7 +36,7 @@ class Ends:
         return 0 if self._ooms[1] > before[1] else self._ooms[0] - before[0]
 
     def note_start(self) -> None:
-        """Take in that a container was made."""
+        """Take in that a container was created."""
         self._is_restarted = self._was_killed
 
     def note_end(self, pod: Cgroup, controller: str | None, used_bytes: int | None) -> Ended | None:
@@ -46,7 +46,7 @@ class Ends:
         `used_bytes` is the use in the last sample, if the page cache in it is known.
         """
         try:
-            killed = self.count_kills(pod) > 0  # also without a name: or a later end would count as this kill
+            killed = self.count_kills(pod) > 0  # without a name too: a later end must not count as this kill
             raw, highest = _read_peak(pod)
         except CgpauseError:
             return None

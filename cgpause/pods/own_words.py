@@ -76,7 +76,7 @@ class OwnWords:
 
 
 class OwnWordsThread(OwnWords):
-    """Reads the words while the caller goes on; while a runtime makes a container, for up to _CREATING_S."""
+    """Reads the words while the caller goes on; while a runtime is creating a container, for up to _CREATING_S."""
 
     def __init__(self, root: str) -> None:
         """Read below the cgroup root `root`; the thread starts with the first pod."""

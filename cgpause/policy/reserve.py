@@ -155,14 +155,12 @@ def left_bytes(state: ReserveState, sample: Sample, *, only_growing: bool = Fals
     growths = state.growths
     left = grantable_bytes(sample)
     beyond, least = 0.0, sample.headroom.capacity_bytes * LITTLE_PCT / 100 / ACTIVE_S
-    count = 0
     for usage in growths.moving:
         pod, growth = usage.pod, growths.pods[usage.pod.cgroup]
         if pod.no_program or (
             only_growing and growth.rate < least and growth.admitted and not growth.may_take_first_memory()
         ):
             continue
-        count += 1
         limit = pod.memory_max_bytes
         if limit is None:
             peaks = growths.peaks.of(pod)
@@ -170,7 +168,7 @@ def left_bytes(state: ReserveState, sample: Sample, *, only_growing: bool = Fals
             beyond = max(beyond, beyond_bytes(growth.used, peaks))
         else:
             left -= max(limit - growth.used, 0)
-    return left - beyond if count > 1 else left  # beside a pod that alone moves, none has to be paused
+    return left - beyond if len(growths.moving) > 1 else left  # one that moves alone leaves no other to pause
 
 
 def admit_all(state: ReserveState) -> ReserveState:
