@@ -1,4 +1,4 @@
-"""cgpause pauses Kubernetes pods through cgroup v2 before the OOM killer restarts them."""
+"""cgpause pauses Kubernetes pods through cgroup v2 before the OOM killer kills them."""
 
 import importlib
 import sys

@@ -119,7 +119,7 @@ def _kernel() -> Finding:
         return Finding("kernel", Level.FAIL, f"{release} is older than 5.14", "upgrade: cgroup.kill is missing")
     if version < _DEFERRED_THROTTLE_KERNEL:
         advice = (
-            "keep the throttle at 1 % or more; before 6.18 a throttled task may stop inside the kernel holding locks"
+            "before 6.18 a throttled task may stop inside the kernel with a lock held, for longer the smaller the quota"
         )
         return Finding("kernel", Level.OK, f"{release} ({advice})")
     return Finding("kernel", Level.OK, release)

@@ -34,7 +34,7 @@ from cgpause.core.paths import (
 
 app = typer.Typer(
     cls=Group,
-    help="Pause Kubernetes pods through cgroup v2 before the OOM killer restarts them: no CRI, no API server.",
+    help="Pause Kubernetes pods through cgroup v2 before the OOM killer kills them: no CRI, no API server.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,

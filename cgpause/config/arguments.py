@@ -92,5 +92,5 @@ def daemon_options(parser: argparse.ArgumentParser, found: argparse.Namespace) -
 
 def parse_options(argv: list[str] | None = None) -> Options:
     """Return the options on the daemon's command line; exit with 2 on a usage error."""
-    parser = daemon_parser("cgpause run", "Pause pods before the OOM killer restarts them.")
+    parser = daemon_parser("cgpause run", "Pause pods before the OOM killer kills them.")
     return daemon_options(parser, parser.parse_args(argv))

@@ -147,7 +147,7 @@ def command_page() -> str:
     """Return the text of cgpause(1)."""
     before, *rest = commands()
     lines = [
-        *_head("cgpause", 1, "pause Kubernetes pods before the OOM killer restarts them"),
+        *_head("cgpause", 1, "pause Kubernetes pods before the OOM killer kills them"),
         ".SH SYNOPSIS",
         *_synopsis([*before.usage, "COMMAND ..."]),
         ".SH DESCRIPTION",
