@@ -71,7 +71,7 @@ def _who_ends(daemon: DaemonState) -> str:
             "no daemon runs here, so the pause does not end by itself: start one (systemctl start cgpause), "
             "or end it with cgpause resume"
         )
-    if daemon is DaemonState.LOOKING_ON:
+    if daemon is DaemonState.DRY_RUN:
         return "the daemon here is a dry run, so the pause does not end by itself: end it with cgpause resume"
     return "a running daemon ends the pause when its time is over; whether one runs here cannot be told"
 

@@ -138,7 +138,7 @@ def pod_values(tracked: TrackedPod) -> dict[str, Any]:
         "cpu_max": None,
         "cpu_weight": None,
         "cpu_stat": None,
-        "workload": pod.kind,
+        "class": pod.kind,
         "priority": pod.priority,
         "own_word": tracked.signs.word,
         "protected": pod.protected,
@@ -193,7 +193,7 @@ def _pressure_values(pressure: Pressure | None) -> dict[str, Any] | None:
 
 _DAEMON = {
     DaemonState.RUNNING: "running",
-    DaemonState.LOOKING_ON: "its unit runs, but has not locked this tree: a dry run?",
+    DaemonState.DRY_RUN: "its unit runs, but has not locked this tree: a dry run?",
     DaemonState.STOPPED: "not running, so nothing pauses or resumes pods (systemctl start cgpause)",
     DaemonState.UNKNOWN: "unknown: cgpause cannot see here whether one runs",
 }
@@ -239,7 +239,7 @@ def _table(pods: list[dict[str, Any]], width: int, *, wide: bool) -> Table:
     for pod in pods:
         label = f"{pod['namespace']}/{pod['name']}" if pod["name"] is not None else pod["uid"]
         current, stat = pod["memory_current_bytes"], pod["cpu_stat"]
-        class_ = f"{pod['workload']} {pod['priority']:+d}" if pod["priority"] else pod["workload"]
+        class_ = f"{pod['class']} {pod['priority']:+d}" if pod["priority"] else pod["class"]
         cells = [
             "?" if current is None else output.memory(current),
             output.memory(pod["memory_max_bytes"]),

@@ -177,7 +177,8 @@ class HoldConfig:
     min_run_s: float = field(
         default=12.0,
         metadata=option(
-            "Shortest time from the end of such a pause to the next one, so that a probe can succeed.",
+            "Shortest run of a pod after its longest pause, after distress or after `cgpause resume`, so that a "
+            "probe can succeed.",
             unit="s",
             low=0,
             high=86400,

@@ -26,8 +26,8 @@ class DaemonState(StrEnum):
     """The state of the daemon as seen from outside."""
 
     RUNNING = "running"
-    LOOKING_ON = "looking on"
-    """Its unit is active, but no process has the tree's lock: a dry run."""
+    DRY_RUN = "dry run"
+    """Its unit is active, but no process has the lock of the tree."""
     STOPPED = "stopped"
     UNKNOWN = "unknown"
 
@@ -61,7 +61,7 @@ def find_daemon(root: str, proc_locks: str = "/proc/locks") -> FoundDaemon:
     if pid is not None:
         return FoundDaemon(DaemonState.RUNNING, pid)
     if unit:
-        return FoundDaemon(DaemonState.LOOKING_ON if can_tell else DaemonState.RUNNING)
+        return FoundDaemon(DaemonState.DRY_RUN if can_tell else DaemonState.RUNNING)
     return FoundDaemon(DaemonState.STOPPED if can_tell else DaemonState.UNKNOWN)
 
 

@@ -45,6 +45,8 @@ class Sampler:
         self._idle = CpuTime("/proc/uptime", 1, 1.0, _IDLE_NS)
         self._waiting = CpuTime("/proc/stat", 5, 1 / os.sysconf("SC_CLK_TCK"), _WAITING_NS)
         self._tree = tree
+        self._cpus = 1
+        """CPUs that are online. Read with all pods only, because libc opens a file of /sys for it."""
         self.kubepods = KubepodsMemory()
         self._all_at_ns = -_ALL_NS
         """Time of the last reading of all pods."""
@@ -86,7 +88,7 @@ class Sampler:
         """
         node = self._read_node()
         limit, used = self.kubepods.read(self._tree.kubepods)
-        capacity = Headroom(node.total_bytes, node.available_bytes, limit, used).capacity_bytes
+        capacity = node.total_bytes if limit is None else min(node.total_bytes, limit)
         threshold = eviction_bytes(
             self._kubelet.thresholds, node_total_bytes=node.with_hugetlb_bytes, capacity_bytes=capacity
         )
@@ -132,15 +134,14 @@ class Sampler:
         pods = None if moving is None else self._read_moving(at_ns, moving, headroom.capacity_bytes)
         if pods is None:
             pods = self._read_all(at_ns)
-        cpus = os.cpu_count() or 1
         return Sample(
             at_ns=at_ns,
             headroom=headroom,
             pods=tuple(pods),
             read_at_ns=self._tree.read_at_ns,
             late_ns=late_ns,
-            cpus=cpus,
-            idle_cpus=self._idle_cpus(at_ns, cpus),
+            cpus=self._cpus,
+            idle_cpus=min(self._idle.cpus(at_ns) + self._waiting.cpus(at_ns), float(self._cpus)),
             cost_ns=cost_ns,
             limit_kills=self.kubepods.limit_kills,
             ended=tuple(self._tree.ended),
@@ -182,6 +183,7 @@ class Sampler:
                 tracked.usage = found = new(usage, (current, tracked.pod))
                 pods.append(found)
         self._all_at_ns = at_ns
+        self._cpus = os.cpu_count() or 1
         self._beside_bytes = (self.kubepods.current_bytes or 0) - sum_bytes
         return pods
 
@@ -213,6 +215,3 @@ class Sampler:
             pods.append(usage)
         beside_bytes = self.kubepods.current_bytes - sum_bytes
         return pods if abs(beside_bytes - self._beside_bytes) <= capacity_bytes >> _LITTLE_SHIFT else None
-
-    def _idle_cpus(self, at_ns: int, cpus: int) -> float:
-        return min(self._idle.cpus(at_ns) + self._waiting.cpus(at_ns), float(cpus))

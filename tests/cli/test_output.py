@@ -53,7 +53,7 @@ def pod_values(**changes: object) -> dict[str, Any]:
         "cpu_max": "max 100000",
         "cpu_weight": 20,
         "cpu_stat": {"nr_periods": 200, "nr_throttled": 24, "throttled_usec": 5},
-        "workload": "service",
+        "class": "service",
         "priority": 0,
         "protected": None,
         "paused": None,

@@ -73,7 +73,7 @@ def test_without_the_lock_it_is_stopped(tree: FakeTree) -> None:
 @pytest.mark.parametrize(
     ("populated", "has_lock_file", "state"),
     [
-        (1, True, DaemonState.LOOKING_ON),
+        (1, True, DaemonState.DRY_RUN),
         (0, True, DaemonState.STOPPED),
         (1, False, DaemonState.RUNNING),
         (0, False, DaemonState.UNKNOWN),

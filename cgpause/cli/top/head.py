@@ -26,7 +26,7 @@ _RATE_S = 10.0
 
 _DAEMON = {
     DaemonState.RUNNING: ("daemon runs", "calm"),
-    DaemonState.LOOKING_ON: ("daemon holds no lock: a dry run?", "close"),
+    DaemonState.DRY_RUN: ("daemon holds no lock: a dry run?", "close"),
     DaemonState.STOPPED: ("DAEMON NOT RUNNING", "short"),
     DaemonState.UNKNOWN: ("daemon unknown", "close"),
 }

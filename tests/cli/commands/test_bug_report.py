@@ -94,7 +94,7 @@ def test_it_has_every_part_and_can_be_read(tree: FakeTree, monkeypatch: Patch) -
     assert f"cgpause {__version__}" in found["version.txt"]
     assert {check["name"] for check in json.loads(found["check.json"])["checks"]} >= {"kernel", "psi", "kubepods"}
     [paused, free] = sorted(json.loads(found["status.json"])["pods"], key=lambda pod: pod["paused"] is None)
-    assert (paused["paused"]["owner"], free["workload"]) == ("manual", "service")
+    assert (paused["paused"]["owner"], free["class"]) == ("manual", "service")
     assert json.loads(found["explain.json"])["policy"] == "reserve"
     assert 'policy = "reserve"' in found["config.toml"]
     assert json.loads(found["history.jsonl"])["reason"] == "memory came back"

@@ -172,7 +172,7 @@ def test_a_manual_pause_says_whose_it_is_and_when_it_ends(tree: FakeTree, monkey
         (DaemonState.RUNNING, "the daemon ends the pause when its time is over"),
         (DaemonState.STOPPED, "no daemon runs here, so the pause does not end by itself: start one"),
         (DaemonState.UNKNOWN, "whether one runs here cannot be told"),
-        (DaemonState.LOOKING_ON, "the daemon here is a dry run, so the pause does not end by itself"),
+        (DaemonState.DRY_RUN, "the daemon here is a dry run, so the pause does not end by itself"),
     ],
 )
 def test_of_a_pause_with_an_end_it_is_said_who_ends_it(

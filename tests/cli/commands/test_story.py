@@ -77,7 +77,7 @@ def test_the_contract_of_the_json(tree: FakeTree) -> None:
             "cpu_max": "50000 100000",
             "cpu_weight": 4,
             "cpu_stat": {"nr_periods": 100, "nr_throttled": 12, "throttled_usec": 90_000_000},
-            "workload": shown["pod"]["workload"],
+            "class": shown["pod"]["class"],
             "priority": 0,
             "own_word": None,
             "protected": None,

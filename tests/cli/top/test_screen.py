@@ -215,7 +215,7 @@ def test_memory_that_cannot_be_read_is_said_and_the_pods_stay(size: tuple[int, i
         (FoundDaemon(DaemonState.RUNNING, 812), "daemon runs (pid 812)"),
         (FoundDaemon(DaemonState.RUNNING), "daemon runs"),
         (FoundDaemon(DaemonState.STOPPED), "DAEMON NOT RUNNING"),
-        (FoundDaemon(DaemonState.LOOKING_ON), "daemon holds no lock: a dry run?"),
+        (FoundDaemon(DaemonState.DRY_RUN), "daemon holds no lock: a dry run?"),
         (FoundDaemon(DaemonState.UNKNOWN), "daemon unknown"),
     ],
 )
