@@ -1,7 +1,7 @@
 """Measures what cgpause costs, in one environment: `python -m lab.measure.bench --tree real|plain` prints JSON.
 
-Three figures: the time of a sampling tick with 10 to 1000 pods, far from the limit and near it, beside a C loop that
-reads the same files; the cost of the idle daemon; and the time from the start of the tick that finds the threshold
+Two figures: the time of a sampling tick with 10 to 1000 pods, far from the limit and near it, beside a C loop that
+reads the same files; and the time from the start of the tick that finds the threshold
 crossed to the last write of cpu.max.
 """
 
@@ -14,7 +14,6 @@ import logging
 import os
 import platform
 import select
-import signal
 import statistics
 import subprocess
 import sys
@@ -46,7 +45,6 @@ ROUNDS = 15
 PODS = (10, 50, 110, 250, 500, 1000)
 USUAL_PODS = 110
 """kubelet's default maximum."""
-IDLE_S = 60
 REACTIONS = 300
 _COMFORTABLE = 64 * GIB  # a kubepods limit that the empty tree is far below
 _MEMORY_STAT = "anon 0\nfile 0\nkernel 0\n" + "".join(f"filler_{n} 123456789\n" for n in range(55))
@@ -205,37 +203,6 @@ def _ticks_for(run: Callable[[int], int]) -> int:
     return max(5, int(0.2e9 / (run(5) / 5)))
 
 
-def measure_idle(tree: BenchTree, pods: int) -> dict[str, Any]:
-    """Return the daemon's CPU time, wake-ups and resident memory while headroom is ample."""
-    tree.build(pods)
-    command = [sys.executable, "-m", "cgpause.daemon", "--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)]
-    with tempfile.TemporaryFile() as log:
-        daemon = subprocess.Popen(command, stderr=log, stdin=subprocess.DEVNULL)
-        try:
-            time.sleep(15)  # the start, and the first discovery of pods
-            before = _usage(daemon.pid)
-            time.sleep(IDLE_S)
-            after = _usage(daemon.pid)
-            rss = status(daemon.pid, "VmRSS")
-        finally:
-            daemon.send_signal(signal.SIGTERM)
-            code = daemon.wait(60)
-    if code:
-        raise SystemExit(f"bench: the daemon ended with {code}")
-    return {
-        "pods": pods,
-        "cpu_pct": round(100 * (after[0] - before[0]) / 1e9 / IDLE_S, 4),
-        "wakeups_per_s": round((after[1] - before[1]) / IDLE_S, 3),
-        "rss_mib": round(rss / 1024, 1),
-        "seconds": IDLE_S,
-    }
-
-
-def _usage(pid: int) -> tuple[int, int]:
-    """Return a process's CPU time in ns, and how often it went to sleep and so was woken."""
-    return cpu_ns(pid), status(pid, "voluntary_ctxt_switches")
-
-
 def cpu_ns(pid: int) -> int:
     """Return the CPU time of a process, in ns."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
@@ -313,8 +280,6 @@ def main() -> int:
             results["tick"] = [measure_tick(tree, pods) for pods in PODS]
             say(f"{options.tree} tree: reaction")
             results["reaction"] = measure_reaction(tree, 10)
-            say(f"{options.tree} tree: idling for {IDLE_S} s")
-            results["idle"] = measure_idle(tree, USUAL_PODS)
         finally:
             tree.remove()
     print(json.dumps(results))

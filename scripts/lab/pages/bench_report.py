@@ -29,18 +29,14 @@ def render(results: dict[str, Any]) -> str:
     named += [("VM, under a quota", slowdown)] if slowdown else []
     named += [(f"{_WHERE[top['tree']]}, the dashboard", top) for top in tops]
     named += [(f"{_WHERE[trace['tree']]}, a recording", trace)] if trace else []
-    ticks = [
-        (where, tick | {f"{key}_pod": f"{tick[key] / tick['pods']:.2f}" for key in ("python_us", "near_us")})
-        for where, run in named[: len(runs)]
-        for tick in run["tick"]
-    ]
+    ticks = [(where, tick | _ratios(tick)) for where, run in named[: len(runs)] for tick in run["tick"]]
     lines = [
         "# Cost of cgpause",
         "",
         "Written by `scripts/bench`, which measures all of this again; do not edit. An ordinary tree has the same",
         "layout in ordinary files: it shows cgpause natively where the host has no cgroup v2 controllers. The VM has a",
         "real kernel but is emulated where KVM does not work, so its times are upper bounds; compare within a row, not",
-        "between rows.",
+        "between rows. What the idle daemon costs: [peers.md](peers.md).",
         "",
         *_table(
             {"kernel": "kernel", "machine": "where", "Python": "python", "date": "date", "commit": "commit"},
@@ -77,20 +73,12 @@ def render(results: dict[str, Any]) -> str:
                 "pods": "pods",
                 "far from the limit µs": "python_us",
                 "near it µs": "near_us",
+                "C loop µs": "c_us",
+                "near it / C loop": "near_ratio",
                 "near it, µs a pod": "near_us_pod",
                 "details µs": "details_us",
             },
             ticks,
-        ),
-        "",
-        "## Idling",
-        "",
-        "The daemon with comfortable headroom, after its start. Wake-ups are its voluntary context switches: an upper",
-        "bound, for waiting for a lock in the kernel counts too.",
-        "",
-        *_table(
-            {"pods": "pods", **_CPU, "wake-ups per s": "wakeups_per_s", **_MEMORY},
-            ((_WHERE[run["tree"]], run["idle"]) for run in runs),
         ),
         "",
         "## Reaction",
@@ -107,6 +95,11 @@ def render(results: dict[str, Any]) -> str:
     lines += _trace(trace) if trace else []
     lines += _slowdown(slowdown) if slowdown else []
     return "\n".join([*lines, ""])
+
+
+def _ratios(tick: dict[str, Any]) -> dict[str, str]:
+    each = {f"{key}_pod": f"{tick[key] / tick['pods']:.2f}" for key in ("python_us", "near_us")}
+    return {**each, "near_ratio": f"{tick['near_us'] / tick['c_us']:.2f}"}
 
 
 def _table(columns: dict[str, str], rows: Iterable[tuple[str, dict[str, Any]]]) -> list[str]:
