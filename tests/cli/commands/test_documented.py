@@ -56,7 +56,7 @@ def test_the_commands_of_a_page_run(page: Path, tree: FakeTree, tmp_path: Path, 
 
 @pytest.mark.parametrize(
     "block",
-    [lines for lines in blocks(REPO / "docs/cli.md") if lines[0].startswith("$ cgpause lab simulate")],
+    [lines for lines in blocks(REPO / "docs/simulate.md") if lines[0].startswith("$ cgpause lab simulate")],
     ids=lambda block: block[0],
 )
 def test_a_simulation_of_the_manual_has_the_output_shown(block: list[str], tmp_path: Path, monkeypatch: Patch) -> None:

@@ -292,8 +292,8 @@ def test_a_bad_workload_is_named_with_place_value_and_what_is_allowed(
 
 
 def test_the_example_in_the_manual_is_valid(tmp_path: Path) -> None:
-    manual = (Path(__file__).parents[3] / "docs/cli.md").read_text(encoding="utf-8")
-    example = manual.partition("## `lab simulate`")[2].partition("```toml\n")[2].partition("```")[0]
+    manual = (Path(__file__).parents[3] / "docs/simulate.md").read_text(encoding="utf-8")
+    example = manual.partition("```toml\n")[2].partition("```")[0]
     path = tmp_path / "workload.toml"
     path.write_text(example)
     assert simulated(str(path), "--policy", "none")["none"]["finished"] > 0
