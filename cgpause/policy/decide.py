@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -45,18 +45,16 @@ TIGHT_PCT = 25.0
 """Memory is tight, and the daemon stays awake, while the policy has less than this percent of the capacity to grant."""
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """The facts that one decision passes on to the next; the daemon reads all others anew from the cgroups."""
 
-    stretches: Mapping[CgroupId, hold.Stretch] = field(default_factory=dict)
-    watermark: watermark.WatermarkState = field(default_factory=watermark.WatermarkState)
-    reserve: reserve.ReserveState = field(default_factory=reserve.ReserveState)
-    fill: schedule.FillRate = field(default_factory=schedule.FillRate)
+    stretches: Mapping[CgroupId, hold.Stretch] = {}
+    watermark: watermark.WatermarkState = watermark.WatermarkState()
+    reserve: reserve.ReserveState = reserve.ReserveState()
+    fill: schedule.FillRate = schedule.FillRate()
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """The actions to take now, and the time until the next sample."""
 
     state: State
@@ -135,7 +133,7 @@ def see(state: State, sample: Sample, config: Config) -> Seen:
 def _leave_all(seen: Seen, sample: Sample, config: Config) -> Decision:
     """Return the decision without actions. It admits all new pods, and forgets the cost of pauses and the first pod."""
     next_ns = _next_ns(seen.fill, sample, seen.left_bytes, [], {}, config)
-    learned = reserve.admit_all(replace(seen.reserve, unsafe_since_ns=None, first=None, cost_s=0.0))
+    learned = reserve.admit_all(seen.reserve._replace(unsafe_since_ns=None, first=None, cost_s=0.0))
     quiet = None
     if config.policy is Policy.RESERVE:
         quiet = _quiet(seen.left_bytes, [], {}, sample, next_ns, config)

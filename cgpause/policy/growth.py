@@ -113,11 +113,10 @@ class Growth(NamedTuple):
         return self.squares / self.flow if self.flow else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Growths:
+class Growths(NamedTuple):
     """All pods of the last sample, and the peaks of their workloads."""
 
-    pods: Mapping[CgroupId, Growth] = field(default_factory=dict)
+    pods: Mapping[CgroupId, Growth] = {}
     at_ns: int = 0
     """Time of the last sample that gave rates; 0 before the first."""
     read_at_ns: int = 0
@@ -126,8 +125,8 @@ class Growths:
     """Pods of the last sample that may take memory or are paused; all others stand still."""
     still: tuple[PodUsage | None, ...] = ()
     """The last sample's pods in its order, with None in the place of each pod that did not stand still."""
-    peaks: Peaks = field(default_factory=Peaks)
-    controllers: Mapping[CgroupId, str] = field(default_factory=dict)
+    peaks: Peaks = Peaks()
+    controllers: Mapping[CgroupId, str] = {}
     """The workload of each pod that has one."""
     given_back: int = 0
     """Bytes given back in the last sample, by large drops and by pods that are gone. Drops of services do not count:

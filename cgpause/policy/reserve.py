@@ -24,7 +24,7 @@ If no worst demand fits, the pod with the smallest expected demand goes on alone
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from operator import attrgetter
 from statistics import fmean
 from typing import NamedTuple
@@ -75,11 +75,10 @@ _FUTILE = ", and the kernel killed all the same"
 _ORDER = attrgetter("order")
 
 
-@dataclass(frozen=True, slots=True)
-class ReserveState:
+class ReserveState(NamedTuple):
     """The facts that this policy passes on from one decision to the next."""
 
-    growths: Growths = field(default_factory=Growths)
+    growths: Growths = Growths()
     late_s: float = 0.0
     """Largest recent delay of a sample, at most _LONGEST_LATE_S; it decays with _LATE_HALF_LIFE_S."""
     sampled_at_ns: int | None = None
@@ -94,7 +93,7 @@ class ReserveState:
     """`Sample.limit_kills` when `cost_s` began to rise; without meaning while `cost_s` is 0."""
     unsafe_since_ns: int | None = None
     """Time since which no worst demand fits; None while one fits."""
-    killed: Mapping[CgroupId, int] = field(default_factory=dict)
+    killed: Mapping[CgroupId, int] = {}
     """Sacrificed pods whose use has not fallen since, each with the bytes that the kill was expected to free. They are
     not killed again."""
     first: CgroupId | None = None
@@ -133,8 +132,7 @@ def observe(state: ReserveState, sample: Sample) -> ReserveState:
     elapsed_s = 0.0 if state.sampled_at_ns is None else max(sample.at_ns - state.sampled_at_ns, 0) / NS_PER_S
     kept: float = 0.0 if state.sampled_at_ns is None else 0.5 ** (elapsed_s / _IDLE_HALF_LIFE_S)
     late_s: float = state.late_s * 0.5 ** (elapsed_s / _LATE_HALF_LIFE_S)
-    return replace(
-        state,
+    return state._replace(
         growths=learn(state.growths, sample),
         late_s=min(max(late_s, sample.late_ns / NS_PER_S), _LONGEST_LATE_S),
         sampled_at_ns=sample.at_ns,
@@ -175,7 +173,7 @@ def admit_all(state: ReserveState) -> ReserveState:
     """Return the state with every newcomer admitted, for a headroom that is enough for all of them."""
     growths = state.growths
     new = {usage.pod.cgroup for usage in growths.moving if not growths.pods[usage.pod.cgroup].admitted}
-    return replace(state, growths=_marked(growths, new, ())) if new else state
+    return state._replace(growths=_marked(growths, new, ())) if new else state
 
 
 def step(
@@ -212,8 +210,7 @@ def step(
     grants = Grants(grantable, tuple(places), served.left_bytes, served.unsafe)
     marked = _marked(growths, served.admitted, [one.usage.pod.cgroup for one in excused])
     actions = _actions(grants, growths, capacity, config, is_futile=cost.is_futile)
-    after = replace(
-        state,
+    after = state._replace(
         growths=marked,
         cost_s=0.0 if excused else cost.cost_s,
         kills_before=cost.kills_before,
@@ -224,7 +221,7 @@ def step(
     if victim is not None:
         actions = [*(action for action in actions if action.pod.cgroup != victim.pod.cgroup), victim]
         freed = freed_bytes(PodUsage(victim.memory_current_bytes, victim.pod))
-        after = replace(after, unsafe_since_ns=None, killed={**after.killed, victim.pod.cgroup: freed})
+        after = after._replace(unsafe_since_ns=None, killed={**after.killed, victim.pod.cgroup: freed})
     return ReserveStep(after, tuple(actions), grants)
 
 
@@ -282,7 +279,7 @@ def _charge(
     """Add the time that waiting pods lost since the last sample, less what freed memory pays off."""
     if not waiting:
         return _Cost(0.0, sample.limit_kills, is_futile=False)
-    running = sum(one.active for one in demands) - len(waiting)
+    running = len([None for one in demands if one.active]) - len(waiting)
     runnable = runnable_pods(state.idle_cpus, sample.cpus, running, len(waiting))
     kept_s = _cost_after_freeing_s(state, waiting)
     kills_before = state.kills_before if kept_s and state.kills_before is not None else sample.limit_kills
@@ -400,7 +397,7 @@ def _marked(growths: Growths, admitted: Iterable[CgroupId], excused: Iterable[Cg
         pods[cgroup] = growths.pods[cgroup]._replace(admitted=True)
     for cgroup in excused:
         pods[cgroup] = growths.pods[cgroup]._replace(admitted=True, excused=True)
-    return replace(growths, pods={**growths.pods, **pods}) if pods else growths
+    return growths._replace(pods={**growths.pods, **pods}) if pods else growths
 
 
 def _terms(state: ReserveState, sample: Sample) -> Terms:

@@ -76,7 +76,7 @@ class Node:
 
     def state(self) -> State:
         """Return the state 5 ms before the sample: too short a time to change any rate."""
-        return State(reserve=replace(self.memory, growths=Growths(self.growths, NOW - 5 * MS, NOW - S)))
+        return State(reserve=self.memory._replace(growths=Growths(self.growths, NOW - 5 * MS, NOW - S)))
 
     def decide(self) -> Decision:
         return decide(self.state(), self.sample(), self.config)
@@ -95,8 +95,8 @@ class Node:
     ) -> ReserveStep:
         """Run the policy's own part of a decision, `elapsed_s` after the last one; pods gave `given_mib` back."""
         sample = self.sample()
-        looked = replace(observe(self.state().reserve, sample), elapsed_s=elapsed_s)
-        looked = replace(looked, growths=replace(looked.growths, given_back=int(given_mib * MIB)))
+        looked = observe(self.state().reserve, sample)._replace(elapsed_s=elapsed_s)
+        looked = looked._replace(growths=looked.growths._replace(given_back=int(given_mib * MIB)))
         return step(
             looked,
             sample,
@@ -121,5 +121,5 @@ def waiting(
     node = Node(free=free, idle_cpus=idle_cpus).add("a", 300, claim=40, rate=100, known={"ran_ns": int(2 * ran_s * S)})
     node.add("b", 200, claim=claim, paused_s=1, known={"ran_ns": 0})
     node.add("z", 250, claim=200, rate=1, known={"ran_ns": int(ran_s * S)})
-    node.memory = replace(node.memory, cost_s=cost_s)
+    node.memory = node.memory._replace(cost_s=cost_s)
     return node

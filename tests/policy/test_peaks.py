@@ -83,9 +83,8 @@ def test_growth_after_a_drop_is_another_peak() -> None:
 
 def test_the_peak_of_another_pod_stays() -> None:
     """An init container left its peak; then the daemon slept until the pod's end."""
-    growths = replace(
-        learned((0, 10, JOB), (1000, 30, JOB), (2000, 10, JOB)), peaks=Peaks({"default/job": (100 * MIB,)})
-    )
+    growths = learned((0, 10, JOB), (1000, 30, JOB), (2000, 10, JOB))
+    growths = growths._replace(peaks=Peaks({"default/job": (100 * MIB,)}))
     assert mib(ended(growths, peak_mib=101)) == [100, 101]
 
 

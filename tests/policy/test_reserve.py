@@ -46,7 +46,7 @@ def test_what_is_left_if_every_pod_takes_all_it_may(facts: dict[str, Any], taken
     node = Node(free=510).add("a", 300, **facts)
     sample = node.sample()
     known = node.state().reserve
-    known = replace(known, growths=replace(known.growths, peaks=Peaks({"default/job": (350 * MIB,)})))
+    known = known._replace(growths=known.growths._replace(peaks=Peaks({"default/job": (350 * MIB,)})))
     assert left_bytes(observe(known, sample), sample) == (500 - taken) * MIB
 
 
@@ -54,7 +54,7 @@ def test_what_is_left_if_every_pod_takes_all_it_may(facts: dict[str, Any], taken
 def test_beyond_a_known_peak_headroom_stays_only_if_another_pod_moves(rate: float, beyond: float) -> None:
     node = Node(free=510).add("a", 300, rate=1, controller="default/job").add("b", 40, claim=40, rate=rate)
     sample, known = node.sample(), node.state().reserve
-    known = replace(known, growths=replace(known.growths, peaks=Peaks({"default/job": (350 * MIB,)})))
+    known = known._replace(growths=known.growths._replace(peaks=Peaks({"default/job": (350 * MIB,)})))
     assert left_bytes(observe(known, sample), sample) == (500 - 50 - 40 * bool(rate) - beyond) * MIB
 
 
@@ -114,7 +114,7 @@ def test_where_no_worst_demand_fits_the_smallest_expected_one_goes_on_alone() ->
 
 def test_the_pod_that_goes_on_alone_stays_the_same_one() -> None:
     node = Node(free=20).add("a", 300, claim=200, rate=300).add("b", 200, claim=50, rate=300)
-    node.memory = replace(node.memory, first=node.pods[0].pod.cgroup)
+    node.memory = node.memory._replace(first=node.pods[0].pod.cgroup)
     assert node.does() == {"b": "pause"}
     assert node.decide().state.reserve.first == node.pods[0].pod.cgroup
 
@@ -128,7 +128,7 @@ def test_the_pod_that_goes_on_alone_is_resumed_at_once() -> None:
 def test_where_no_demand_of_a_priority_fits_a_pod_of_a_lower_one_goes_first() -> None:
     node = Node(80, SACRIFICE).add("a", 300, claim=200, rate=900, priority=1, cpu_usage_usec=1)
     node.add("b", 200, claim=50, rate=300, cpu_usage_usec=1)
-    node.memory = replace(node.memory, unsafe_since_ns=NOW - 5 * S)
+    node.memory = node.memory._replace(unsafe_since_ns=NOW - 5 * S)
     assert node.does() == {"a": "pause"}
     assert node.says("b").startswith("runs first")
 
@@ -299,7 +299,7 @@ def test_quiet_nodes_admit_all() -> None:
     assert all(one.admitted for one in admit_all(state).growths.pods.values())
     assert admit_all(admit_all(state)) == admit_all(state)
     still = observe(Node(free=900).add("a", 300).state().reserve, node.sample())
-    assert replace(admit_all(still), growths=still.growths) == still
+    assert admit_all(still)._replace(growths=still.growths) == still
 
 
 def test_newcomers_begin_one_after_the_other_also_where_they_take_their_time() -> None:

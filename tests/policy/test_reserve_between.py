@@ -42,7 +42,7 @@ def test_lateness_is_remembered_and_halved_in_10_s() -> None:
     assert observe(known, sample).late_s == 0.5
     assert observe(known, replace(sample, late_ns=0)).late_s == 0.4
     assert observe(known, late).late_s == 1
-    assert observe(replace(known, sampled_at_ns=NOW + S), replace(sample, late_ns=0)).late_s == 0.8
+    assert observe(known._replace(sampled_at_ns=NOW + S), replace(sample, late_ns=0)).late_s == 0.8
 
 
 def test_a_reaction_takes_two_samples_and_what_they_are_late() -> None:
@@ -54,15 +54,15 @@ def test_a_reaction_takes_two_samples_and_what_they_are_late() -> None:
 def test_lateness_is_part_of_the_need() -> None:
     node = Node(free=130).add("a", 300, claim=20, rate=100).add("b", 200, claim=110, rate=100)
     assert node.does() == {}
-    node.memory = replace(node.memory, late_s=0.9)
+    node.memory = node.memory._replace(late_s=0.9)
     assert node.does() == {}, "0.9 s later it has taken 100 MiB"
-    node.memory = replace(node.memory, late_s=1.0)
+    node.memory = node.memory._replace(late_s=1.0)
     assert node.does() == {"b": "pause"}
 
 
 def test_a_node_without_growth_forgets_what_was_decided() -> None:
     node = Node(free=900).add("a", 300, claim=40)
-    node.memory = replace(node.memory, cost_s=7, unsafe_since_ns=8, first=node.pods[0].pod.cgroup)
+    node.memory = node.memory._replace(cost_s=7, unsafe_since_ns=8, first=node.pods[0].pod.cgroup)
     after = node.decide().state.reserve
     assert (after.cost_s, after.unsafe_since_ns, after.first) == (0, None, None)
 
@@ -84,7 +84,7 @@ def test_the_first_decision_costs_nothing_and_later_ones_the_time_since() -> Non
     later = replace(node.sample(), at_ns=NOW + S)
     state = decide(node.state(), node.sample(), CONFIG).state
     assert decide(state, later, CONFIG).state.reserve.cost_s - state.reserve.cost_s == pytest.approx(1)
-    unsampled = State(reserve=replace(node.state().reserve, sampled_at_ns=None))
+    unsampled = State(reserve=node.state().reserve._replace(sampled_at_ns=None))
     assert decide(unsampled, node.sample(), CONFIG).state.reserve.cost_s == 7
 
 

@@ -166,16 +166,15 @@ def moments(draw: st.DrawFn) -> Moment:
             pods.append(PodUsage(past, replace(one.usage.pod, paused=None, distress=None)))
         state = decide(state, Sample(START_NS - ago_ns, plenty, tuple(pods), idle_cpus=idle_cpus), config).state
     known = {name: tuple(draw(st.lists(st.integers(1, 400 * MIB), max_size=16))) for name in ("default/a", "default/b")}
-    memory = replace(
-        state.reserve,
-        growths=replace(state.reserve.growths, peaks=Peaks(known)),
+    memory = state.reserve._replace(
+        growths=state.reserve.growths._replace(peaks=Peaks(known)),
         late_s=0.0,
         cost_s=draw(st.sampled_from([0.0, 0.0, 25.0, 100.0])),
         first=draw(st.none() | st.sampled_from([one.usage.pod.cgroup for one in drawn])),
         unsafe_since_ns=draw(st.sampled_from([None, START_NS - 5 * S])),
     )
     sample = Sample(START_NS, headroom, tuple(one.usage for one in drawn), cpus=2, idle_cpus=idle_cpus)
-    return Moment(replace(state, reserve=memory), sample, config)
+    return Moment(state._replace(reserve=memory), sample, config)
 
 
 @DECISIONS
@@ -249,8 +248,8 @@ def is_active(moment: Moment, place: Place) -> bool:
 @given(moments(), st.integers(0, 100))
 def test_the_worst_demand_of_the_first_stays_reserved(moment: Moment, beside: int) -> None:
     """Before they can be paused, the other pods together may take only the headroom beside the first; see `noise`."""
-    memory = replace(moment.state.reserve, cost_s=0.0, first=None)
-    without_excuse = replace(moment, state=replace(moment.state, reserve=memory))
+    memory = moment.state.reserve._replace(cost_s=0.0, first=None)
+    without_excuse = replace(moment, state=moment.state._replace(reserve=memory))
     plenty = without_excuse.with_available(2 * CAPACITY)
     more = [place.left - place.need for place in plenty.places() if place.first]
     if not more:

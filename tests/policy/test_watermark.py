@@ -184,7 +184,7 @@ def test_the_last_paused_are_told_by_time_not_by_memory() -> None:
     node.add(pod("old", paused=record(NOW - 30 * S)), TOTAL_BYTES)
     node.add(pod("new", paused=record(NOW - 10 * S)), 1)
     node.add(pod("oldest", paused=record(NOW - 40 * S)), 500)
-    node.state = replace(node.state, watermark=looked(95, 2))
+    node.state = node.state._replace(watermark=looked(95, 2))
     assert names(node.step(95).actions, Sacrifice) == ["old", "new"]
 
 
