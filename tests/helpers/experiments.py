@@ -108,7 +108,7 @@ TIMES = {"none": 100.0, "unlimited": 70.0, "stock": 75.0}
 
 
 def well(trial: Trial) -> dict[str, Any]:
-    """Return changes that confirm every claim: restarts only above 120 % oversubscription, and none with our arms."""
+    """Return changes with restarts only above 120 % oversubscription, and none with our arms."""
     if trial.cell.oversubscription <= 1.2:
         return {}
     ours = trial.arm in ("stock", "unlimited")

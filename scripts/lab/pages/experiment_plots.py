@@ -23,7 +23,7 @@ from lab.measure.experiment_results import (
     Result,
     Results,
 )
-from lab.pages.experiment_claims import Evidence
+from lab.pages.experiment_evidence import Evidence
 from lab.pages.experiment_report import PLOTS
 from lab.pages.picture import picture
 

@@ -1,6 +1,6 @@
 """Writes docs/measurements/evaluation.md from docs/measurements/experiment.json; no figure is typed by hand.
 
-The verdicts come from `experiment_claims`, the plots from `experiment_plots`. Only the latter needs matplotlib.
+The comparisons come from `experiment_evidence`, the plots from `experiment_plots`. Only the latter needs matplotlib.
 """
 
 from __future__ import annotations
@@ -23,15 +23,7 @@ from lab.measure.experiment_results import (
     Results,
     percent,
 )
-from lab.pages.experiment_claims import (
-    PAPER_RESTARTS_SAVED,
-    PAPER_TIME_SAVED,
-    Evidence,
-    Judgement,
-    every_cell,
-    judge,
-    savings,
-)
+from lab.pages.experiment_evidence import PAPER_RESTARTS_SAVED, PAPER_TIME_SAVED, Evidence, every_cell, savings
 from lab.pages.report import table
 
 REPORT = "evaluation.md"
@@ -77,8 +69,8 @@ _WATCHING = """\
 CPU time of an arm's daemon while the jobs ran. The jobs keep the CPU busy, so this is time they do not get, and where
 memory is not short it is all that control changes. With the back-off the lives of pods are scaled too: they come and go
 as often in a second here as on a node in minutes ([performance.md](performance.md) has the cost of watching a node).
-The last columns are medians over the trials without a restart, with or without control; without a pause, watching is
-all that was done.
+The last columns are over the trials without a restart, with or without control: their median and the worst of them;
+without a pause, watching is all that was done.
 """
 
 
@@ -106,7 +98,7 @@ class Report:
         if not self._measured:
             parts.append("Nothing is measured yet: `scripts/bench experiment` does that.")
         else:
-            parts += [*self._scope(), *self._verdicts(), *_pictures(), *self._overview()]
+            parts += [*self._scope(), *self._comparisons(), *_pictures(), *self._overview()]
         parts += self._errors()
         return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -136,26 +128,13 @@ class Report:
         found = [result.values.get("arm_notes", []) for result in self._measured if result.trial.arm == arm]
         return list(dict.fromkeys(str(note).replace("|", "\\|") for notes in found for note in notes))
 
-    def _verdicts(self) -> list[str]:
-        claims = judge(self._evidence)
-        rows = [(claim.text, _judged(claim.judgement)) for claim in claims]
-        against = [
-            f"- {claim.text}; not so: {'; '.join(claim.judgement.against)}."
-            for claim in claims
-            if claim.judgement.against
-        ]
+    def _comparisons(self) -> list[str]:
         return [
-            "## Conditions",
-            "Verdicts are computed, and say on how many loads they stand. Restarts: a load's mean over seeds, summed.",
-            _table(["claim", STOCK], rows),
-            self._caption(self._measured),
-            "Where not:" if against else "",
-            "\n".join(against),
-            "### Beside the paper",
+            "## Beside the paper",
             "Saved against no control, over the loads that have restarts without it, on average and at best.",
             self._beside_the_paper(),
             self._caption(self._measured),
-            "### Cost of watching",
+            "## Cost of watching",
             _WATCHING.strip(),
             self._watching(),
             self._caption(self._measured),
@@ -174,17 +153,20 @@ class Report:
         return _table(["arm", "CPU s a trial", "of the machine's CPU time", *added], rows)
 
     def _added(self, arm: str, *, held: bool) -> str:
-        """Return the median of total time added against no control, over twins without restarts.
+        """Return the median and the maximum of total time added against no control, over twins without restarts.
 
         `held` selects the trials with pauses, or the trials without.
         """
         twins = [twin for cell in self._evidence.cells() for twin in self._evidence.twins(cell, arm, NONE)]
-        ratios = [
-            mine.number("total_s") / its.number("total_s")
+        added = [
+            mine.number("total_s") / its.number("total_s") - 1
             for mine, its in twins
             if not mine.number("restarts") and not its.number("restarts") and bool(mine.number("pauses")) is held
         ]
-        return f"{percent(statistics.median(ratios) - 1, 1, sign=True)} ({len(ratios)} trials)" if ratios else "-"
+        if not added:
+            return "-"
+        middle, worst = (percent(share, 1, sign=True) for share in (statistics.median(added), max(added)))
+        return f"{middle}, at worst {worst} ({len(added)} trials)"
 
     def _beside_the_paper(self) -> str:
         paper = (percent(value) for value in (*PAPER_RESTARTS_SAVED, *PAPER_TIME_SAVED))
@@ -292,10 +274,6 @@ def publish(results: Results, folder: Path, *, label: str = "", draw: bool = Tru
 
 def _pictures() -> list[str]:
     return ["## Plots", *(f"![{title}]({file})" for file, title in PLOTS.items())]
-
-
-def _judged(judgement: Judgement) -> str:
-    return f"**{judgement.verdict}**" + (f": {judgement.figure}" if judgement.figure else "")
 
 
 def _table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
