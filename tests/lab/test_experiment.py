@@ -104,6 +104,15 @@ def test_other_code_is_measured_anew_in_place_of_the_old(path: Path) -> None:
     assert {results.boots[result.boot].code for result in results.measured()} == {"other"}
 
 
+def test_code_that_is_not_committed_is_measured_anew_once(path: Path) -> None:
+    drive(FakeBed(), path, code="c0de+dirty")
+    again = FakeBed()
+
+    assert drive(again, path, code="c0de+dirty")
+
+    assert len(again.ran) == 4
+
+
 def test_what_nobody_has_measured_comes_first(path: Path) -> None:
     drive(FakeBed(), path)
     wider = replace(SMALL, arms=("none", "stock", "watermark"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers.experiments import EVERYTHING, answer, make_results
-from lab.measure.experiment_results import Cell, Trial, check_values, code_hash, load, only_writer
+from lab.measure.experiment_results import Cell, Trial, check_values, code_of, load, only_writer
 from lab.vm.host import LabError, commit_of
 
 CELL = Cell("kubepods", 16, 1.5)
@@ -86,73 +86,27 @@ def test_two_runs_do_not_write_the_same_file(path: Path) -> None:
         assert load(path).measured() == []
 
 
-def make_tree(root: Path) -> None:
-    files = {
-        "cgpause/__init__.py": "",
-        "cgpause/daemon/process.py": "from cgpause.policy.decide import decide\n",
-        "cgpause/policy/decide.py": "from cgpause.policy import hold\n",
-        "cgpause/policy/hold.py": "import os\n",
-        "cgpause/cli/main.py": "",
-        "scripts/lab/bed/trial.py": "from lab.bed.kubelet import K\nimport lab.bed.peers\nfrom lab.bed import extra\n",
-        "scripts/lab/bed/kubelet.py": "from lab.bed.deep import x\n",
-        "scripts/lab/bed/peers.py": "",
-        "scripts/lab/bed/extra.py": "",
-        "scripts/lab/bed/deep.py": "from lab.bed.kubelet import y\n",
-        "scripts/lab/bed/vm.py": "",
-        "scripts/lab/bed/worker.c": "",
-        "docs/page.md": "",
-    }
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-
-
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("cgpause/daemon/process.py", True),
-        ("cgpause/policy/decide.py", True),
-        ("cgpause/policy/hold.py", True),
-        ("cgpause/cli/main.py", False),
-        ("scripts/lab/bed/trial.py", True),
-        ("scripts/lab/bed/peers.py", True),
-        ("scripts/lab/bed/extra.py", True),
-        ("scripts/lab/bed/deep.py", True),
-        ("scripts/lab/bed/worker.c", True),
-        ("scripts/lab/bed/vm.py", False),
-        ("docs/page.md", False),
-    ],
-)
-def test_the_code_is_what_a_trial_is_made_of(tmp_path: Path, name: str, changes: bool) -> None:  # noqa: FBT001
-    make_tree(tmp_path)
-    before = code_hash(tmp_path)
-    (tmp_path / name).write_text((tmp_path / name).read_text() + "\nchanged = 1\n")
-
-    assert (code_hash(tmp_path) != before) == changes
-
-
-def test_words_are_not_what_a_trial_is_made_of(tmp_path: Path) -> None:
-    make_tree(tmp_path)
-    hashes = set()
-    for text in (
-        "X = 1\ndef f():\n    return 'x'\n",
-        "X = 1  # a comment\n'A docstring.'\n\ndef f():\n    'Another.'\n    return 'x'\n",
-    ):
-        (tmp_path / "cgpause/daemon/process.py").write_text(text)
-        hashes.add(code_hash(tmp_path))
-
-    assert len(hashes) == 1
-
-
-def test_commit_says_when_the_tree_is_another(tmp_path: Path) -> None:
-    make_tree(tmp_path)
+def test_commit_and_code_say_when_the_tree_is_another(tmp_path: Path) -> None:
+    for name in ("cgpause/core.py", "scripts/lab/bed/trial.py", "scripts/bench", "docs/page.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
     git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.org"]
-    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
-        subprocess.run([*git, *words], check=True)
-    clean = commit_of(tmp_path)
-    (tmp_path / "docs/page.md").write_text("results")
 
-    assert clean
-    assert commit_of(tmp_path) == clean
-    (tmp_path / "cgpause/daemon/process.py").write_text("x = 1\n")
-    assert commit_of(tmp_path) == f"{clean}+dirty"
+    def commit() -> tuple[str, str]:
+        for words in (["add", "."], ["commit", "-q", "-m", "one"]):
+            subprocess.run([*git, *words], check=True)
+        return commit_of(tmp_path), code_of(tmp_path)
+
+    assert (commit_of(tmp_path), code_of(tmp_path)) == ("unknown", "unknown")
+    subprocess.run([*git, "init", "-q"], check=True)
+    commit_1, code = commit()
+
+    (tmp_path / "docs/page.md").write_text("results")
+    assert (commit_of(tmp_path), code_of(tmp_path)) == (commit_1, code)
+    (tmp_path / "scripts/bench").write_text("a part more")
+    assert (commit_of(tmp_path), code_of(tmp_path)) == (f"{commit_1}+dirty", code)
+    commit_2, same = commit()
+    assert (commit_2 != commit_1, same) == (True, code)
+    (tmp_path / "scripts/lab/bed/trial.py").write_text("x = 1")
+    assert (commit_of(tmp_path), code_of(tmp_path)) == (f"{commit_2}+dirty", f"{code}+dirty")
+    assert commit()[1] != code

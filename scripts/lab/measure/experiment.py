@@ -44,7 +44,7 @@ from lab.measure.experiment_results import (
     Results,
     Trial,
     check_values,
-    code_hash,
+    code_of,
     load,
     only_writer,
 )
@@ -196,7 +196,7 @@ class Driver:
         path: Path,
         boot: BootGuest = boot_vm,
         *,
-        code: Callable[[], str] = code_hash,
+        code: Callable[[], str] = code_of,
         commit: Callable[[], str] = commit_of,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -221,20 +221,19 @@ class Driver:
         """
         self._deadline = None if minutes is None else self._clock() + minutes * 60
         self._started_s, self._done = self._clock(), 0
-        self._total, wanted = sum(len(self._missing(batch)) for batch in batches), sum(map(len, batches))
+        code = self._code()
+        missing = [[trial for trial in batch if not self.results.has(trial, code)] for batch in batches]
+        self._total, wanted = sum(map(len, missing)), sum(map(len, batches))
         report(f"{self._total} trials to run, {wanted - self._total} of the {wanted} wanted are there already")
         # First trials without a result, then trials that were measured with other code.
-        for measured, batch in itertools.product((False, True), batches):
-            todo = deque(trial for trial in self._missing(batch) if self.results.has(trial) == measured)
+        old = {trial for batch in missing for trial in batch if self.results.has(trial)}
+        for measured, batch in itertools.product((False, True), missing):
+            todo = deque(trial for trial in batch if (trial in old) == measured)
             while todo:
                 if self._time_is_up():
                     return False
                 self._run_on_one_boot(todo)
         return True
-
-    def _missing(self, batch: Sequence[Trial]) -> list[Trial]:
-        code = self._code()
-        return [trial for trial in batch if not self.results.has(trial, code)]
 
     def _time_is_up(self) -> bool:
         # A trial begins only if even the longest one so far would end in time.

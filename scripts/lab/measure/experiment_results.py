@@ -6,20 +6,18 @@ The file has the kernel, machine, date and commit of each boot of the VM; each t
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from lab.bed.arms import STOCK
-from lab.vm.host import REPO, LabError
+from lab.vm.host import DIRTY, REPO, LabError, trees_of
 
 SCHEMA = 3
 BED = 2
@@ -118,7 +116,7 @@ class Boot:
     commit: str
     """Short commit, with "+dirty" if the working tree differed from it."""
     code: str
-    """`code_hash` of the code that ran."""
+    """`code_of` the code that ran."""
     work: int
     """Iterations of a worker for each unit of memory, the same for all boots of one machine."""
     bed: int
@@ -166,9 +164,14 @@ class Results:
         self._results[result.trial] = result
 
     def has(self, trial: Trial, code: str | None = None) -> bool:
-        """Return True if the trial has figures, from exactly this code if `code` is given. A failed trial has none."""
+        """Return True if the trial has figures, from exactly this code if `code` is given. A failed trial has none.
+
+        Code that is not committed is never the same.
+        """
         found = self._results.get(trial)
-        return found is not None and not found.error and code in (None, self.boots[found.boot].code)
+        if found is None or found.error:
+            return False
+        return code is None or (code == self.boots[found.boot].code and not code.endswith(DIRTY))
 
     def next_boot(self) -> int:
         """Return the lowest number above those of all boots."""
@@ -274,50 +277,9 @@ def check_values(trial: Trial, values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in (*_KEY, "kernel", "work")}
 
 
-def code_hash(repo: Path = REPO) -> str:
-    """Return a hash of all code that can change a trial's outcome: the daemon, the trial and the jobs' program.
-
-    Comments and docstrings of Python files do not count: better words must not cost hours of measuring.
-    """
-    paths = _imported(
-        {"cgpause": repo / "cgpause", "lab": repo / "scripts" / "lab"}, ["cgpause.daemon.process", "lab.bed.trial"]
-    )
-    paths |= set((repo / "scripts" / "lab" / "bed").glob("*.c"))
-    digest = hashlib.sha256()
-    for path in sorted(paths):
-        data = path.read_text()
-        code = ast.dump(_Wordless().visit(ast.parse(data))) if path.suffix == ".py" else data
-        digest.update(f"{path.relative_to(repo)}\0{len(code)}\0{code}".encode())
-    return digest.hexdigest()[:12]
-
-
-class _Wordless(ast.NodeTransformer):
-    """Removes the docstrings."""
-
-    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
-        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        return None if is_text else node
-
-
-def _imported(packages: Mapping[str, Path], modules: Iterable[str]) -> set[Path]:
-    """Return the files of `packages` that an import of these modules runs."""
-    found: set[Path] = set()
-    todo = list(modules)
-    while todo:
-        package, _, rest = todo.pop().partition(".")
-        if package not in packages:
-            continue
-        base = packages[package].joinpath(*rest.split("."))
-        path = next((one for one in (base.with_suffix(".py"), base / "__init__.py") if one.is_file()), None)
-        if path is None or path in found:
-            continue
-        found.add(path)
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                todo += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            elif isinstance(node, ast.Import):
-                todo += [alias.name for alias in node.names]
-    return found
+def code_of(repo: Path = REPO) -> str:
+    """Return git's names of the code that can change a trial's outcome: the daemon, the trial and the jobs' program."""
+    return trees_of(("cgpause", "scripts/lab/bed"), repo)
 
 
 def _is_number(value: object) -> bool:

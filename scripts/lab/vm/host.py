@@ -15,6 +15,8 @@ from types import FrameType
 from typing import NoReturn
 
 REPO = Path(__file__).resolve().parents[3]
+DIRTY = "+dirty"
+"""End of a commit's name where the working tree differs from it."""
 
 # The kernel kills the child if this process dies, even by SIGKILL: no VM may outlive its run.
 DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
@@ -87,12 +89,21 @@ def _unwind(number: int, _frame: FrameType | None) -> NoReturn:
 
 def commit_of(repo: Path = REPO) -> str:
     """Return the short commit, with "+dirty" if the tree differs; docs/ does not count: results go there."""
+    return _revision(repo, ["--short", "HEAD"], [".", ":!docs"])
+
+
+def trees_of(folders: Sequence[str], repo: Path = REPO) -> str:
+    """Return the hashes of git's trees of these folders, with "+dirty" if one of the folders differs."""
+    return _revision(repo, [f"HEAD:{folder}" for folder in folders], folders)
+
+
+def _revision(repo: Path, words: Sequence[str], paths: Sequence[str]) -> str:
     git = functools.partial(subprocess.run, cwd=repo, capture_output=True, text=True, check=False)
-    head = git(["git", "rev-parse", "--short", "HEAD"])
-    if head.returncode:
+    found = git(["git", "rev-parse", *words])
+    if found.returncode:
         return "unknown"
-    changed = git(["git", "status", "--porcelain", "--", ".", ":!docs"]).stdout.strip()
-    return head.stdout.strip() + ("+dirty" if changed else "")
+    changed = git(["git", "status", "--porcelain", "--", *paths]).stdout.strip()
+    return "-".join(found.stdout.split()) + (DIRTY if changed else "")
 
 
 def tail(path: Path, lines: int = 40) -> str:
