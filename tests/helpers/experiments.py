@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from lab.measure.experiment import BootGuest, Facts, Guest, Wanted
-from lab.measure.experiment_results import Boot, Result, Results, Trial, check_values
+from lab.measure.experiment_results import Boot, Result, Results, Trial, figures
 from lab.vm.host import LabError
 
 MIB = 1 << 20
@@ -73,7 +73,7 @@ class FakeBed:
         self.boots: list[str] = []
         self.ran: list[tuple[int, Trial]] = []
         self.now_s = 0.0
-        self.broken_boots = 0
+        self.boots_at_all = True
 
     @property
     def boot(self) -> BootGuest:
@@ -81,8 +81,7 @@ class FakeBed:
 
         @contextlib.contextmanager
         def booted(setting: str) -> Iterator[Guest]:
-            if self.broken_boots:
-                self.broken_boots -= 1
+            if not self.boots_at_all:
                 raise LabError("no boot today")
             self.boots.append(setting)
             yield FakeGuest(self)
@@ -99,7 +98,7 @@ def make_results(trials: list[Trial], change: Change = lambda _: {}, *, code: st
         )
         for trial in trials:
             if trial.cell.setting == setting:
-                results.add(Result(trial, number, check_values(trial, answer(trial, **change(trial)))))
+                results.add(Result(trial, number, figures(answer(trial, **change(trial)))))
     return results
 
 

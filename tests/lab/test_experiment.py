@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.experiments import EVERYTHING, FACTS, FakeBed, make_results, well
+from helpers.experiments import EVERYTHING, FACTS, FakeBed, make_results
 from lab.bed import arms
-from lab.measure import experiment
-from lab.measure.experiment import Driver, Wanted, brief
+from lab.measure.experiment import Driver, Wanted
 from lab.measure.experiment_results import ALL_ARMS, ARMS, OVERSUBSCRIPTIONS, SEEDS, SHARES, Cell, Trial, load
-from lab.pages import experiment_plots
-from lab.pages.experiment_report import render
 from lab.vm.host import LabError
 
 CELL = Cell("kubepods", 16, 1.5)
@@ -152,60 +149,22 @@ def test_a_killed_run_goes_on_where_it_was(path: Path) -> None:
     assert [boot.number for boot in load(path).boots.values()] == [1, 2]
 
 
-def test_a_failed_trial_is_tried_once_more_on_a_fresh_boot(path: Path) -> None:
-    bed = FakeBed()
-    bed.failing = lambda trial: trial == Trial(CELL, 1, "stock") and len(bed.boots) == 1
+def test_after_a_failed_trial_the_rest_is_run_on_a_fresh_boot_and_the_trial_by_the_next_run(path: Path) -> None:
+    failing = Trial(CELL, 1, "none")
+    bed = FakeBed(failing=lambda trial: trial == failing)
 
     assert drive(bed, path)
 
-    results = load(path)
-    assert results.errors() == []
     assert bed.boots == ["kubepods", "kubepods"]
-    boots = {str(result.trial): result.boot for result in results.measured()}
-    assert boots["kubepods 1/16 150 % seed 1 none"] == 1
-    assert boots["kubepods 1/16 150 % seed 1 stock"] == 2
-
-
-def test_a_trial_that_fails_twice_is_kept_as_an_error_and_the_rest_is_run(path: Path) -> None:
-    bed = FakeBed(failing=lambda trial: trial == Trial(CELL, 1, "none"))
-
-    assert drive(bed, path)
-
-    results = load(path)
-    (error,) = results.errors()
-    assert error.trial == Trial(CELL, 1, "none")
-    assert error.error == "lab.bed.trial run ended with status 1: first line ... last line"
-    assert error.boot == 2
-    assert len(results.measured()) == 3
-    assert "kubepods 1/16 150 % seed 1 none" in render(results).split("## Failed trials")[1]
-
-
-def test_an_error_is_tried_again_by_the_next_run(path: Path) -> None:
-    drive(FakeBed(failing=lambda trial: trial.arm == "none"), path)
-
-    assert drive(FakeBed(), path)
-
-    assert load(path).errors() == []
-    assert len(load(path).measured()) == 4
-
-
-def test_an_answer_about_another_trial_is_a_failure(path: Path) -> None:
-    drive(FakeBed(lambda trial: {"arm": "none"} if trial.arm == "stock" else {}), path)
-
-    assert {error.trial.arm for error in load(path).errors()} == {"stock"}
-
-
-def test_a_boot_that_fails_once_is_forgiven(path: Path) -> None:
-    bed = FakeBed()
-    bed.broken_boots = 1
-
-    assert drive(bed, path)
-    assert len(load(path).measured()) == 4
+    assert len(load(path).measured()) == 3
+    again = FakeBed()
+    assert drive(again, path)
+    assert [trial for _, trial in again.ran] == [failing]
 
 
 def test_without_any_guest_the_run_ends(path: Path) -> None:
     bed = FakeBed()
-    bed.broken_boots = 2
+    bed.boots_at_all = False
 
     with pytest.raises(LabError, match="no boot today"):
         drive(bed, path)
@@ -233,31 +192,3 @@ def test_work_of_another_machine_is_not_used() -> None:
 
     assert results.work_on(FACTS.kernel, FACTS.machine) == 1000
     assert results.work_on(FACTS.kernel, "another CPU") is None
-
-
-# The command line
-
-
-def test_quick_runs_a_few_trials_into_a_folder_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bed = FakeBed(well)
-    drawn: list[str] = []
-    monkeypatch.setattr(experiment_plots, "draw_plot", lambda file, *_: drawn.append(file))
-    monkeypatch.setattr(experiment, "QUICK_FOLDER", tmp_path / "quick")
-    monkeypatch.setattr(experiment, "Driver", lambda results, path, **more: Driver(results, path, bed.boot, **more))
-
-    assert experiment.main(["quick"]) == 0
-
-    assert "A quick look, no evaluation" in capsys.readouterr().out
-    assert len(load(tmp_path / "quick" / "experiment.json").measured()) == 8
-    assert {trial.cell.oversubscription for _, trial in bed.ran} == {1.5, 1.4}
-    assert "evaluation-restarts.png" in drawn
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("one", "one"), ("first\nmiddle\nlast", "first ... last"), ("lost\n--- console ---\nend\n---", "lost ... end")],
-)
-def test_errors_are_kept_on_one_line(text: str, expected: str) -> None:
-    assert brief(text) == expected

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.experiments import EVERYTHING, answer, make_results
-from lab.measure.experiment_results import Cell, Trial, check_values, code_of, load, only_writer
-from lab.vm.host import LabError, commit_of
+from helpers.experiments import EVERYTHING, make_results
+from lab.measure.experiment_results import Cell, Trial, code_of, load
+from lab.vm.host import commit_of
 
 CELL = Cell("kubepods", 16, 1.5)
 
@@ -34,56 +34,6 @@ def test_boots_without_a_trial_are_not_kept(path: Path) -> None:
     results.save(path)
 
     assert list(load(path).boots) == [1]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param("", id="empty"),
-        pytest.param("[]", id="another shape"),
-        pytest.param('{"schema": 2, "boots": [], "trials": []}', id="another schema"),
-        pytest.param(
-            json.dumps({"schema": 3, "boots": [], "trials": [{**answer(Trial(CELL, 1, "none")), "boot": 1}]}),
-            id="a boot that is not listed",
-        ),
-        pytest.param('{"schema": 3, "boots": [], "trials": [{"setting": "node"}]}', id="a cut row"),
-    ],
-)
-def test_a_file_that_is_no_results_file_is_refused(path: Path, text: str) -> None:
-    path.write_text(text)
-
-    with pytest.raises(LabError, match=r"experiment\.json"):
-        load(path)
-
-
-@pytest.mark.parametrize(
-    ("otherwise", "message"),
-    [
-        pytest.param({"seed": 2}, "answered for", id="another seed"),
-        pytest.param({"restarts": None}, "lacks restarts", id="no restarts"),
-        pytest.param({"total_s": "1"}, "lacks total_s", id="text"),
-        pytest.param({"timed_out": 0}, "lacks timed_out", id="not a truth value"),
-        pytest.param({"waiting_mean_s": "?"}, "lacks waiting_mean_s", id="neither number nor null"),
-    ],
-)
-def test_an_incomplete_answer_is_refused(otherwise: dict[str, object], message: str) -> None:
-    trial = Trial(CELL, 1, "none")
-
-    with pytest.raises(LabError, match=message):
-        check_values(trial, answer(trial, **otherwise))
-
-
-def test_an_answer_may_have_nothing_to_average() -> None:
-    trial = Trial(CELL, 1, "none")
-
-    assert check_values(trial, answer(trial, finished=0, waiting_mean_s=None))["waiting_mean_s"] is None
-
-
-def test_two_runs_do_not_write_the_same_file(path: Path) -> None:
-    with only_writer(path), pytest.raises(LabError, match="another run"), only_writer(path):
-        pass
-    with only_writer(path):  # the lock is free again
-        assert load(path).measured() == []
 
 
 def test_commit_and_code_say_when_the_tree_is_another(tmp_path: Path) -> None:

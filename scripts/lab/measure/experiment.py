@@ -1,12 +1,11 @@
 """Runs the paper's experiment: every arm on every load, in VMs, one boot at a time.
 
     python -m lab.measure.experiment run [--settings ..] [--shares ..] [--oversub ..] [--arms ..] [--seeds ..]
-    python -m lab.measure.experiment quick
     python -m lab.measure.experiment report
 
-`lab.bed.trial` runs a trial in the guest. A failed trial runs once more on a fresh boot; if it fails again, the error
-is its result. Trials measured with exactly the same code are skipped; trials measured with other code run last. Exit
-status: 0 if the wanted trials ran or the time is up, 1 if some failed, 125 if the test bed failed.
+`lab.bed.trial` runs a trial in the guest. After a failed trial the others go on on a fresh boot; the next run tries it
+again. Trials measured with exactly the same code are skipped; trials measured with other code run last. Exit status: 0
+if the wanted trials ran or the time is up, 1 if some failed, 125 if the test bed failed.
 """
 
 from __future__ import annotations
@@ -16,41 +15,35 @@ import contextlib
 import datetime
 import itertools
 import json
-import shutil
 import sys
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from lab.bed.arms import STOCK
 from lab.measure.experiment_results import (
     ALL_ARMS,
     ARMS,
     BED,
-    NONE,
     OVERSUBSCRIPTIONS,
     RESULTS,
     SEEDS,
     SHARES,
-    UNLIMITED,
-    WATERMARK,
     Boot,
     Cell,
     Result,
     Results,
     Trial,
-    check_values,
     code_of,
+    figures,
     load,
-    only_writer,
 )
-from lab.pages.experiment_report import publish, render
+from lab.pages.experiment_report import publish
 from lab.pages.report import COUNTED_MACHINE
-from lab.vm.host import REPO, LabError, commit_of, end_by_signal
+from lab.vm.host import LabError, commit_of, end_by_signal
 from lab.vm.machine import EXIT_LOST, Vm
 from lab.vm.qemu import Machine
 
@@ -63,16 +56,6 @@ TRIAL_SECONDS = 600
 TRIAL_HOST_SECONDS = 2400
 """Longest time of a trial in seconds of the host's clock; after it the host gives a silent trial up."""
 CALIBRATION_SECONDS = 180
-TRIES = 2
-"""Number of failures after which a trial counts as failed, or the run ends because no guest boots."""
-
-QUICK_FOLDER = REPO / "build" / "quick"
-QUICK_ARMS = (NONE, UNLIMITED, WATERMARK, STOCK)
-QUICK_MINUTES = 8.5
-QUICK_LABEL = (
-    "**A quick look, no evaluation: one seed, one size of job, two loads, four arms.** "
-    "It takes `scripts/bench` to measure them all."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +91,7 @@ class VmGuest:
     def __init__(self, vm: Vm, memory: str) -> None:
         self._vm = vm
         answer = self._ask(["calibrate", "--unit-cpu-ms", str(UNIT_CPU_MS)], timeout=CALIBRATION_SECONDS)
-        try:
-            self.facts = Facts(memory, str(answer["kernel"]), COUNTED_MACHINE, int(answer["work"]))
-        except (KeyError, TypeError, ValueError) as e:
-            raise LabError(f"lab.bed.trial calibrate answered {answer}: {e!r}") from e
+        self.facts = Facts(memory, answer["kernel"], COUNTED_MACHINE, answer["work"])
 
     def run(self, trial: Trial, work: int) -> dict[str, Any]:
         """Run a trial and return its JSON."""
@@ -123,16 +103,10 @@ class VmGuest:
 
     def _ask(self, words: Sequence[str], *, timeout: float) -> dict[str, Any]:
         done = self._vm.capture(["python3", "-m", "lab.bed.trial", *words], timeout=timeout)
-        lines = done.stdout.strip().splitlines()
-        if done.returncode or not lines:
+        if done.returncode:
             said = "\n".join(done.stderr.strip().splitlines()[-20:])
             raise LabError(f"lab.bed.trial {words[0]} ended with status {done.returncode}: {said or 'without a word'}")
-        try:
-            answer = json.loads(lines[-1])
-        except ValueError as e:
-            raise LabError(f"lab.bed.trial {words[0]} printed no JSON but {lines[-1]!r}") from e
-        if not isinstance(answer, dict):
-            raise LabError(f"lab.bed.trial {words[0]} printed {lines[-1]!r}")
+        answer: dict[str, Any] = json.loads(done.stdout)
         return answer
 
 
@@ -168,20 +142,6 @@ class Wanted:
         return [batch for batch in batches if batch]
 
 
-def describe(result: Result) -> str:
-    """Return a trial's result in a few words."""
-    if result.error:
-        return f"{result.trial}: failed, {result.error}"
-    counts = f"{result.number('restarts'):.0f} restarts, {result.number('total_s'):.1f} s"
-    return f"{result.trial}: {counts}{', timed out' if result.values['timed_out'] else ''}"
-
-
-def left(elapsed_s: float, done: int, total: int) -> str:
-    """Return the remaining time as text, estimated from the trials so far."""
-    minutes = round(elapsed_s / done * (total - done) / 60)
-    return f"{minutes // 60} h {minutes % 60} min left"
-
-
 def report(text: str) -> None:
     """Print a progress line on stderr."""
     print(f"experiment: {text}", file=sys.stderr)
@@ -208,10 +168,8 @@ class Driver:
         self._clock = clock
         self._deadline: float | None = None
         self._longest_s = 0.0
-        self._failures: Counter[Trial] = Counter()
-        self._boots_failed = 0
-        self._started_s = 0.0
         self._total = self._done = 0
+        self.failed: list[Trial] = []
 
     def run(self, batches: Sequence[Sequence[Trial]], *, minutes: float | None = None) -> bool:
         """Run the missing trials for at most `minutes`; return False if the time was up first.
@@ -220,10 +178,9 @@ class Driver:
             LabError: no guest boots, or the results file cannot be written.
         """
         self._deadline = None if minutes is None else self._clock() + minutes * 60
-        self._started_s, self._done = self._clock(), 0
         code = self._code()
         missing = [[trial for trial in batch if not self.results.has(trial, code)] for batch in batches]
-        self._total, wanted = sum(map(len, missing)), sum(map(len, batches))
+        self._total, self._done, wanted = sum(map(len, missing)), 0, sum(map(len, batches))
         report(f"{self._total} trials to run, {wanted - self._total} of the {wanted} wanted are there already")
         # First trials without a result, then trials that were measured with other code.
         old = {trial for batch in missing for trial in batch if self.results.has(trial)}
@@ -243,21 +200,11 @@ class Driver:
         """Boot a guest, and run trials from `todo` until it is empty, the time is up, or a trial fails."""
         setting = todo[0].cell.setting
         code = self._code()
-        try:
-            with self._boot(setting) as guest:
-                self._boots_failed = 0
-                boot = self._enter(guest.facts, setting, code)
-                while todo and not self._time_is_up():
-                    worked = self._try(guest, boot, todo[0])
-                    if worked or self._failures[todo[0]] == TRIES:
-                        todo.popleft()
-                    if not worked:
-                        return
-        except LabError as e:
-            self._boots_failed += 1
-            if self._boots_failed == TRIES:
-                raise
-            report(f"no guest: {e}; trying once more")
+        with self._boot(setting) as guest:
+            boot = self._enter(guest.facts, setting, code)
+            while todo and not self._time_is_up():
+                if not self._try(guest, boot, todo.popleft()):
+                    return
 
     def _enter(self, facts: Facts, setting: str, code: str) -> Boot:
         date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
@@ -279,65 +226,35 @@ class Driver:
     def _try(self, guest: Guest, boot: Boot, trial: Trial) -> bool:
         """Run one trial and save its result; return False if it failed and the boot must end."""
         started = self._clock()
+        self._done += 1
         try:
-            result = Result(trial, boot.number, check_values(trial, guest.run(trial, boot.work)))
+            answer = guest.run(trial, boot.work)
         except LabError as e:
-            report(f"{trial} failed: {e}")
-            self._failures[trial] += 1
-            if self._failures[trial] == TRIES:
-                self._keep(Result(trial, boot.number, {}, brief(str(e))))
+            report(f"[{self._done}/{self._total}] {trial} failed: {e}")
+            self.failed.append(trial)
             return False
         self._longest_s = max(self._longest_s, self._clock() - started)
-        self._keep(result)
-        return True
-
-    def _keep(self, result: Result) -> None:
+        result = Result(trial, boot.number, figures(answer))
         self.results.add(result)
         self.results.save(self._path)
-        self._done += 1
-        time_left = left(self._clock() - self._started_s, self._done, self._total)
-        report(f"[{self._done}/{self._total}] {describe(result)}; {time_left}")
-
-
-def brief(text: str) -> str:
-    """Return an error as one line: its first and its last line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip(" -")]
-    return " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))[:300]
+        late = ", timed out" if result.values["timed_out"] else ""
+        counts = f"{result.number('restarts'):.0f} restarts, {result.number('total_s'):.1f} s{late}"
+        report(f"[{self._done}/{self._total}] {trial}: {counts}")
+        return True
 
 
 def _run(args: argparse.Namespace) -> int:
-    wanted = Wanted(args.settings, args.shares, args.oversub, args.arms, args.seeds)
-    return _measure(wanted, RESULTS, minutes=args.minutes)
-
-
-def _quick(_args: argparse.Namespace) -> int:
-    shutil.rmtree(QUICK_FOLDER, ignore_errors=True)
-    QUICK_FOLDER.mkdir(parents=True)
-    wanted = Wanted(("kubepods",), SHARES[:1], OVERSUBSCRIPTIONS[:2], QUICK_ARMS, SEEDS[:1])
-    path = QUICK_FOLDER / RESULTS.name
-    status = _measure(wanted, path, minutes=QUICK_MINUTES, label=QUICK_LABEL)
-    print(render(load(path), label=QUICK_LABEL))
-    return status
-
-
-def _measure(wanted: Wanted, path: Path, *, minutes: float | None, label: str = "") -> int:
     """Run trials, and write the report on the whole file even after an error; return the exit status."""
-    batches = wanted.batches()
-    with only_writer(path):
-        results = load(path)
-        draw = False
-        try:
-            if not Driver(results, path).run(batches, minutes=minutes):
-                report("the time is up; the next run goes on from here")
-            draw = True
-        finally:
-            # After an interrupt there is no time for plots.
-            report(publish(results, path.parent, label=label, draw=draw))
-    trials = {trial for batch in batches for trial in batch}
-    failed = [result for result in results.errors() if result.trial in trials]
-    for result in failed:
-        report(f"failed: {result.trial}: {result.error}")
-    return 1 if failed else 0
+    driver = Driver(load(RESULTS), RESULTS)
+    try:
+        wanted = Wanted(args.settings, args.shares, args.oversub, args.arms, args.seeds)
+        if not driver.run(wanted.batches(), minutes=args.minutes):
+            report("the time is up; the next run goes on from here")
+    finally:
+        report(publish(driver.results, RESULTS.parent))
+    for trial in driver.failed:
+        report(f"failed: {trial}")
+    return 1 if driver.failed else 0
 
 
 def _report(_args: argparse.Namespace) -> int:
@@ -361,8 +278,6 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     run.add_argument("--seeds", nargs="+", type=int, default=SEEDS, metavar="N", help="sets of jobs (default: 1 2 3)")
     run.add_argument("--minutes", type=float, help="begin nothing that would not end in this time")
     run.set_defaults(do=_run)
-    quick = actions.add_parser("quick", help="a small part of it in less than ten minutes; docs/ stays as it is")
-    quick.set_defaults(do=_quick)
     again = actions.add_parser("report", help="write docs/measurements/evaluation.md and its plots again")
     again.set_defaults(do=_report)
     return parser.parse_args(argv)

@@ -6,18 +6,15 @@ The file has the kernel, machine, date and commit of each boot of the VM; each t
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from lab.bed.arms import STOCK
-from lab.vm.host import DIRTY, REPO, LabError, trees_of
+from lab.vm.host import DIRTY, REPO, trees_of
 
 SCHEMA = 3
 BED = 2
@@ -49,14 +46,6 @@ _CALM = 1.2
 _CALM_ARMS = (NONE, STOCK)
 """The arms that run on loads up to _CALM."""
 
-COUNTS = ("jobs", "finished", "restarts", "oom_kills", "peer_kills", "pauses", "freezes", "sacrifices")
-FIGURES = (*COUNTS, "total_s", "capacity_bytes", "limit_bytes")
-"""Figures that every trial has, as numbers."""
-MAYBE = (
-    *("waiting_mean_s", "waiting_max_s", "running_mean_s", "running_max_s", "lost_cpu_s", "cpu_s"),
-    *("paused_s", "longest_pause_s", "daemon_cpu_s", "used_mean_pct"),
-)
-"""Figures that are numbers or null; null without a job that ended, or without a daemon."""
 _KEY = ("setting", "share", "oversubscription", "arm", "seed")
 
 
@@ -135,19 +124,18 @@ class Boot:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A finished trial: its figures, or the error that prevented them."""
+    """A finished trial and its figures."""
 
     trial: Trial
     boot: int
     values: Mapping[str, Any]
-    error: str = ""
 
     def number(self, name: str) -> float:
-        """Return one of FIGURES."""
+        """Return a figure that every trial has."""
         return float(self.values[name])
 
     def maybe(self, name: str) -> float | None:
-        """Return one of FIGURES or MAYBE; None for null."""
+        """Return a figure; None for null: without a job that ended, or without a daemon."""
         value = self.values[name]
         return None if value is None else float(value)
 
@@ -164,12 +152,12 @@ class Results:
         self._results[result.trial] = result
 
     def has(self, trial: Trial, code: str | None = None) -> bool:
-        """Return True if the trial has figures, from exactly this code if `code` is given. A failed trial has none.
+        """Return True if the trial is measured, with exactly this code if `code` is given.
 
         Code that is not committed is never the same.
         """
         found = self._results.get(trial)
-        if found is None or found.error:
+        if found is None:
             return False
         return code is None or (code == self.boots[found.boot].code and not code.endswith(DIRTY))
 
@@ -188,12 +176,8 @@ class Results:
         return None
 
     def measured(self) -> list[Result]:
-        """Return the trials with figures, in order."""
-        return [result for _, result in sorted(self._results.items()) if not result.error]
-
-    def errors(self) -> list[Result]:
-        """Return the trials that failed twice, in order."""
-        return [result for _, result in sorted(self._results.items()) if result.error]
+        """Return the results, in order of the trials."""
+        return [result for _, result in sorted(self._results.items())]
 
     def dumps(self) -> str:
         """Return the file's text, with a line for each boot and each trial."""
@@ -205,85 +189,28 @@ class Results:
 
     def save(self, path: Path) -> None:
         """Replace the file in one step: an interrupted call leaves the old file as it was."""
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            try:
-                file.write(self.dumps())
-                file.flush()
-                os.fsync(file.fileno())
-                os.fchmod(file.fileno(), 0o644)
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
+        new = path.with_suffix(".new")
+        new.write_text(self.dumps())
+        os.replace(new, path)
 
 
 def load(path: Path) -> Results:
-    """Read a results file; return no results if it does not exist.
-
-    Raises:
-        LabError: the file is not a results file of this schema.
-    """
-    try:
-        text = path.read_text()
-    except FileNotFoundError:
+    """Read a results file; return no results if it does not exist."""
+    if not path.exists():
         return Results()
-    try:
-        data = json.loads(text)
-        if data["schema"] != SCHEMA:
-            raise LabError(f"{path}: schema {data['schema']}, not {SCHEMA}")
-        boots = {row["number"]: Boot(**row) for row in data["boots"]}
-        results = [_from_json(row) for row in data["trials"]]
-    except (ValueError, KeyError, TypeError) as e:
-        raise LabError(f"{path} is not a results file: {e!r}") from e
-    if unknown := {result.boot for result in results} - set(boots):
-        raise LabError(f"{path}: trials of boots it does not list: {sorted(unknown)}")
-    return Results(boots, {result.trial: result for result in results})
+    data = json.loads(path.read_text())
+    results = [_from_json(row) for row in data["trials"]]
+    return Results({row["number"]: Boot(**row) for row in data["boots"]}, {result.trial: result for result in results})
 
 
-@contextlib.contextmanager
-def only_writer(path: Path) -> Iterator[None]:
-    """Lock the file's folder, so that no other run writes the file meanwhile.
-
-    Raises:
-        LabError: another run has the lock.
-    """
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as e:
-        raise LabError(f"another run is writing to {path.parent}") from e
-    finally:
-        os.close(folder)
-
-
-def check_values(trial: Trial, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the guest's figures of a trial, without the values that its key and its boot have.
-
-    Raises:
-        LabError: `values` are of another trial, or lack a figure.
-    """
-    cell = trial.cell
-    wanted = (cell.setting, cell.share, cell.oversubscription, trial.arm, trial.seed)
-    found = tuple(values.get(name) for name in _KEY)
-    if found != wanted:
-        raise LabError(f"asked for {wanted}, the trial answered for {found}")
-    bad = [name for name in FIGURES if not _is_number(values.get(name))]
-    bad += [name for name in MAYBE if name not in values or not (values[name] is None or _is_number(values[name]))]
-    if not isinstance(values.get("timed_out"), bool):
-        bad.append("timed_out")
-    if bad:
-        raise LabError(f"the trial's answer lacks {', '.join(bad)}")
-    return {name: value for name, value in values.items() if name not in (*_KEY, "kernel", "work")}
+def figures(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a trial's values without those that its key and its boot have."""
+    return {name: value for name, value in answer.items() if name not in (*_KEY, "boot", "kernel", "work")}
 
 
 def code_of(repo: Path = REPO) -> str:
     """Return git's names of the code that can change a trial's outcome: the daemon, the trial and the jobs' program."""
     return trees_of(("cgpause", "scripts/lab/bed"), repo)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _lines(rows: list[dict[str, Any]]) -> str:
@@ -292,14 +219,9 @@ def _lines(rows: list[dict[str, Any]]) -> str:
 
 def _to_json(result: Result) -> dict[str, Any]:
     key = {**asdict(result.trial.cell), "arm": result.trial.arm, "seed": result.trial.seed, "boot": result.boot}
-    return {**key, "error": result.error} if result.error else {**key, **result.values}
+    return {**key, **result.values}
 
 
 def _from_json(row: dict[str, Any]) -> Result:
     cell = Cell(row["setting"], row["share"], row["oversubscription"])
-    trial = Trial(cell, row["seed"], row["arm"])
-    values = {name: value for name, value in row.items() if name not in (*_KEY, "boot", "error")}
-    error = row.get("error", "")
-    if not error:
-        check_values(trial, row)
-    return Result(trial, row["boot"], values, error)
+    return Result(Trial(cell, row["seed"], row["arm"]), row["boot"], figures(row))

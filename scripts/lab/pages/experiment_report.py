@@ -5,7 +5,6 @@ The comparisons come from `experiment_evidence`, the plots from `experiment_plot
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -84,22 +83,20 @@ PLOTS = {
 class Report:
     """The report on one results file."""
 
-    def __init__(self, results: Results, label: str = "") -> None:
+    def __init__(self, results: Results) -> None:
         self._results = results
         self._measured = results.measured()
         self._evidence = Evidence(results)
-        self._label = label
-        used = sorted({result.boot for result in [*self._measured, *results.errors()]})
+        used = sorted({result.boot for result in self._measured})
         self._places = list(dict.fromkeys(results.boots[number].where for number in used))
 
     def text(self) -> str:
         """Return the report as Markdown."""
-        parts = ["# Evaluation", self._label, _INTRODUCTION.strip()]
+        parts = ["# Evaluation", _INTRODUCTION.strip()]
         if not self._measured:
             parts.append("Nothing is measured yet: `scripts/bench experiment` does that.")
         else:
             parts += [*self._scope(), *self._comparisons(), *_pictures(), *self._overview()]
-        parts += self._errors()
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def _scope(self) -> list[str]:
@@ -217,17 +214,6 @@ class Report:
         pairs = self._evidence.pairs(arm, other, cells)
         return f"{statistics.fmean(pair.time_ratio for pair in pairs):.2f}" if pairs else "-"
 
-    def _errors(self) -> list[str]:
-        errors = self._results.errors()
-        if not errors:
-            return []
-        rows = ([result.trial, self._where([result]), result.error.replace("|", "\\|")] for result in errors)
-        return [
-            "## Failed trials",
-            "Each failed on two boots; its load counts as not measured for that arm and seed.",
-            _table(["trial", "where", "error"], rows),
-        ]
-
     def _placed(self, head: list[str], rows: list[list[object]], used: list[list[Result]]) -> list[str]:
         """Return a table that names where its rows were measured: in a caption if all rows agree, else in a column."""
         found = [result for results in used for result in results]
@@ -248,18 +234,15 @@ class Report:
         return f"*Measured on {named}.*"
 
 
-def render(results: Results, *, label: str = "") -> str:
-    """Return the report on these results as Markdown; `label` goes below its title."""
-    return Report(results, label).text()
+def render(results: Results) -> str:
+    """Return the report on these results as Markdown."""
+    return Report(results).text()
 
 
-def publish(results: Results, folder: Path, *, label: str = "", draw: bool = True) -> str:
+def publish(results: Results, folder: Path) -> str:
     """Write the report, and its plots if matplotlib is installed; return a message about the files written."""
-    report = folder / REPORT
-    new = report.with_suffix(".new")
-    new.write_text(render(results, label=label))
-    os.replace(new, report)
-    if not (draw and results.measured()):
+    (folder / REPORT).write_text(render(results))
+    if not results.measured():
         return f"wrote {REPORT}"
     try:
         from lab.pages.experiment_plots import draw_plot  # noqa: PLC0415 - matplotlib is a development tool
