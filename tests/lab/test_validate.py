@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,31 +36,16 @@ def results_of(trials: Iterable[Trial]) -> Results:
 
 def test_costs_are_found_again_in_what_was_measured_with_them() -> None:
     trials = [trial_of("unlimited", share, ratio, seed) for share in JOBS for ratio in (1.3, 1.8) for seed in (1, 2)]
-    costs = validate.measure_costs(results_of(trials).measured(), COSTS.reclaim_s)
+    costs = validate.measure_costs(results_of(trials).measured())
     assert costs.unit_s == pytest.approx(COSTS.unit_s, rel=1e-6)
     assert costs.page_s == pytest.approx(COSTS.page_s, rel=1e-6)
     assert costs.make_s == pytest.approx(COSTS.make_s, rel=1e-6)
     assert costs.charged_bytes == pytest.approx(COSTS.charged_bytes, rel=1e-3)
 
 
-def test_the_cost_of_an_attempt_is_the_slope_over_the_trees(tmp_path: Path) -> None:
-    path = tmp_path / "reclaim.json"
-    path.write_text('{"attempt_s": {"7": 0.00028, "14": 0.00056, "28": 0.00112}}')
-    assert validate.read_reclaim_cost(path) == pytest.approx(40e-6)
-
-
-@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"attempt_s": {"x": 1}}', '{"attempt_s": [1]}'])
-def test_a_file_that_is_no_result_of_reclaim_is_refused(text: str | None, tmp_path: Path) -> None:
-    path = tmp_path / "reclaim.json"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(LabError, match="is no result of"):
-        validate.read_reclaim_cost(path)
-
-
 def test_costs_of_no_trials_are_refused() -> None:
     with pytest.raises(LabError, match="too few"):
-        validate.measure_costs([], COSTS.reclaim_s)
+        validate.measure_costs([])
 
 
 def test_where_the_simulation_is_right_there_is_no_error() -> None:
