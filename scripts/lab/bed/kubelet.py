@@ -25,6 +25,8 @@ TERMINATED: Final = 128 + signal.SIGTERM
 """Exit code of a container that ended at SIGTERM; kubelet restarts it like a killed one."""
 BEST_EFFORT_OOM_SCORE_ADJ: Final = 1000
 """kubelet's besteffortOOMScoreAdj (pkg/kubelet/qos/policy.go)."""
+_LINGER_S: Final = 5.0
+"""Longest delay in seconds before the pod of a finished job is removed; `may_remove` can end it earlier."""
 _LINGER_POLL_S: Final = 0.1
 _VOLUMES_S: Final = 0.3
 """From a pod's cgroup to its log folder and sandbox: kubelet waits for the pod's volumes, at least for one retry
@@ -133,8 +135,6 @@ class Policy:
     oversubscription: float
     scale: float
     """Factor on kubelet's times: back-off, and the steps in which a pod starts."""
-    linger_s: float = 5.0
-    """Longest delay in seconds before the pod of a finished job is removed; `may_remove` can end it earlier."""
     tick_s: float = 0.5
     """Interval between calls of `on_tick`, in seconds."""
 
@@ -356,7 +356,7 @@ class Kubelet:
             self._finished += 1
             self._last_finish_s = self._now()
             self._tell(EventKind.FINISHED, running)
-            self._remove_pod(running, self._now() + self._policy.linger_s)
+            self._remove_pod(running, self._now() + _LINGER_S)
             return
         running.times.restarts += 1
         running.times.lost_cpu_s += used_usec / 1e6

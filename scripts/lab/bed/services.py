@@ -17,8 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from cgpause.config.settings import Config
-from cgpause.core.model import Policy
 from cgpause.offline.simulate.kubelet import Backoff, oom_score_adj
 from lab.bed.kubelet import Event, EventKind, Job
 from lab.bed.kubepods import MIB, NEW_NETWORK, Container, Kubepods, PodSpec, make_uid, remove_tree, spawn_into
@@ -42,7 +40,6 @@ class Plan:
     timeout: float = 1.0
     failures: int = 3
     scale: float = 1.0
-    policy: Policy = Config().policy
     hold_services: bool = False
     services: int = 3
     jobs: int = 10
@@ -57,20 +54,13 @@ class Plan:
     job_mib: int = 48
     service_hold_mib: int = 8
     service_swing_mib: int = 8
-    service_request_mib: int | None = None
-    """Request of a service in MiB; None: its limit."""
     unit_mib: int = 4
     unit_cpu_ms: int = 100
 
     @property
     def service_limit_mib(self) -> int:
-        """Memory limit of a service, in MiB."""
+        """Memory limit and request of a service, in MiB."""
         return self.service_hold_mib + self.service_swing_mib + 8
-
-    @property
-    def request_mib(self) -> int:
-        """Memory request of a service, in MiB."""
-        return self.service_limit_mib if self.service_request_mib is None else self.service_request_mib
 
 
 @dataclass(slots=True)
@@ -287,7 +277,7 @@ class Services:
                 make_uid("service", number),
                 self.plan.service_limit_mib * MIB,
                 container="server",
-                oom_score_adj=oom_score_adj(self.plan.request_mib * MIB, self.plan.capacity_mib * MIB),
+                oom_score_adj=oom_score_adj(self.plan.service_limit_mib * MIB, self.plan.capacity_mib * MIB),
             )
             self._all.append(_Service(pod, Probes(self.plan.failures), Backoff(self.plan.scale)))
             self.tree.add_pod(pod)

@@ -1,6 +1,6 @@
 """Simulates the default policy with the stock configuration, on presets and on loads where it could do harm.
 
-    python -m lab.measure.policy_bed [--seeds N..] [--jobs N]
+    python -m lab.measure.policy_bed [--seeds N..]
 
 Prints one JSON object. Each load also runs without control; each preset also runs on a node with unlimited memory,
 which is the best that any policy could reach. The presets have 2 to 32 CPUs. No option of the configuration is changed.
@@ -150,13 +150,13 @@ def tasks(seeds: Sequence[int]) -> list[Task]:
     ]
 
 
-def simulate_all(seeds: Sequence[int], processes: int) -> dict[str, Any]:
-    """Do all runs on `processes` processes; return the results to print."""
+def simulate_all(seeds: Sequence[int]) -> dict[str, Any]:
+    """Do all runs, one at a time on each CPU; return the results to print."""
     planned = tasks(seeds)
     say(f"{len(planned)} runs")
     # The long runs first, so that no process begins one at the end.
     planned.sort(key=lambda task: task.part != "noise")
-    done = do_all(do, planned, processes)
+    done = do_all(do, planned, cpus())
     results: dict[str, Any] = {"seeds": list(seeds), "load_seeds": load_seeds(seeds)}
     for part in ("presets", "adversaries", "starting", "noise"):
         results[part] = [one for task, one in zip(planned, done, strict=True) if task.part == part]
@@ -167,10 +167,9 @@ def main(argv: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(prog="lab.measure.policy_bed", description="The default policy, simulated.")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="default: the held-out ones")
-    parser.add_argument("--jobs", type=int, default=cpus(), help="simulations at a time (default: one for each CPU)")
-    options = parser.parse_args(argv)
+    seeds = parser.parse_args(argv).seeds
     # The hour comes first, while nothing else runs.
-    return print_result("policy_bed", lambda: {"hour": hour(), **simulate_all(options.seeds, options.jobs)})
+    return print_result("policy_bed", lambda: {"hour": hour(), **simulate_all(seeds)})
 
 
 if __name__ == "__main__":

@@ -51,13 +51,10 @@ _FILL_SECONDS: Final = 300
 
 
 def config_text(plan: Plan) -> str:
-    """Return the daemon's configuration: the policy and the rules of the plan; all durations are the default ones."""
-    lines = [f'policy = "{plan.policy}"']
-    if plan.hold_services:
-        lines.append(f'mechanism = "{HowPaused.FREEZE}"')
-    if plan.hold_services:
-        lines += ["[[pods]]", 'match = "demo/batch-*"', "protect = true"]
-    return "\n".join(lines) + "\n"
+    """Return the daemon's configuration: the defaults, or rules with which it can freeze the services alone."""
+    if not plan.hold_services:
+        return ""
+    return f'mechanism = "{HowPaused.FREEZE}"\n[[pods]]\nmatch = "demo/batch-*"\nprotect = true\n'
 
 
 @dataclass(slots=True)
@@ -109,7 +106,7 @@ def to_json(result: Result, plan: Plan) -> dict[str, Any]:
     probes = result.probes
     return {
         "seconds": round(result.seconds, 1),
-        "policy": plan.policy,
+        "policy": Config().policy,
         "scale": plan.scale,
         "hold_services": plan.hold_services,
         "period_s": plan.period * plan.scale,

@@ -1,6 +1,6 @@
 """Runs loads on which pausing can do harm, without a daemon and with the shipped configuration.
 
-    python3 -m lab.measure.stock [--load NAME]... [--arm ARM]... [--seed N]... [--minutes N]
+    python3 -m lab.measure.stock [--load NAME]... [--seed N]...
 
 It needs root and cgroup v2, on a host or in a VM, and prints one JSON object. The arm `stock` runs the daemon with the
 shipped systemd/config.toml, which sets no option. Kubelet's back-off is mostly a fifth of a node's, because the jobs
@@ -232,9 +232,8 @@ def run_alone(name: str, arm: str, seed: int, load: Load, worker: Path, timeout_
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Run all loads and arms, one seed after the other, until the time is up; return the result to print."""
+    """Run all loads and arms, one seed after the other; return the result to print."""
     tools = prepare()
-    until_s = time.monotonic() + 60 * args.minutes
     names = args.loads or [*LOADS, REAL_PROGRAMS]
     trials: list[dict[str, Any]] = []
     peaks: dict[str, int] = {}
@@ -243,10 +242,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             peaks = _peaks_here(tools.worker, inputs)
         for seed in args.seeds or SEEDS:
             for name in names:
-                for arm in args.arms or ARMS:
-                    if time.monotonic() > until_s:
-                        say("the time is up")
-                        break
+                for arm in ARMS:
                     load = make_load(name, seed, tools, peaks, inputs)
                     trials.append(run_alone(name, arm, seed, load, tools.worker))
     return {
@@ -282,9 +278,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     loads = (*LOADS, REAL_PROGRAMS)
     parser.add_argument("--load", dest="loads", action="append", choices=loads, help="only it (again for more)")
-    parser.add_argument("--arm", dest="arms", action="append", choices=ARMS, help="only it (again for more)")
     parser.add_argument("--seed", dest="seeds", action="append", type=int, help="(again for more; default: 1, 2, 3)")
-    parser.add_argument("--minutes", type=float, default=1000.0, help="begin no trial after so long")
     args = parser.parse_args(argv)
     return print_result("stock", lambda: measure(args))
 

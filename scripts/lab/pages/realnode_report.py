@@ -44,10 +44,6 @@ def _seconds(values: list[float | None]) -> str:
     return ", ".join("not done" if value is None else f"{value:.0f}" for value in values)
 
 
-def _done(values: list[float | None]) -> str:
-    return "not done" if None in values else f"done after {_seconds(values)} s"
-
-
 def _loads(rows: list[Row]) -> list[str]:
     titles = ("load", "cgpause", "done after, s", "restarts", "restarts of pods beside", "OOM kills", "pauses")
     cells = [
@@ -100,33 +96,6 @@ def tables(run: Row) -> list[str]:
     return [*loads, *([""] if loads and checks else []), *checks]
 
 
-def answers(run: Row) -> list[str]:
-    """Return a list item for each load with both arms, one for all checks, and one for the cases not measured."""
-    lines = []
-    for case, words in _LOADS.items():
-        arms = {row["arm"]: row for row in run["loads"] if row["case"] == case}
-        if len(arms) < 2:
-            continue
-        old, new = arms["without"], arms["with"]
-        restarts = [sum(row["restarts"]) for row in (old, new)]
-        rounds = f"; {len(old['done_s'])} times in a row" * (len(old["done_s"]) > 1)
-        line = f"- `{case}` ({words}{rounds}): {restarts[1]} restarts with cgpause, {restarts[0]} without; "
-        line += f"{_done(new['done_s'])} with it, {_done(old['done_s'])} without."
-        if case == "probed":
-            line += (
-                f" The service restarted {new['restarts_beside']} times, and {old['restarts_beside']} times without."
-            )
-        lines.append(line)
-    failed = [row["case"] for row in run["checks"] if not row["ok"]]
-    if failed:
-        lines.append(f"- Of {len(run['checks'])} checks of a pause by hand these fail: {', '.join(failed)}.")
-    elif run["checks"]:
-        lines.append(f"- All {len(run['checks'])} checks of a pause by hand hold.")
-    measured = {row["case"] for row in [*run["loads"], *run["checks"]]}
-    missing = [case for case in (*_LOADS, *_CHECKS) if case not in measured]
-    return [*lines, f"- Not measured: {', '.join(missing)}."] if missing else lines
-
-
 def render(results: Row) -> str:
     """Return the page as Markdown; `results` is the content of realnode.json."""
     (run,) = results["runs"]
@@ -134,7 +103,7 @@ def render(results: Row) -> str:
     versions = ", ".join(f"{name} {facts[name]}" for name in ("kubelet", "containerd", "runc", "systemd"))
     lines = [
         _INTRODUCTION,
-        *answers(run),
+        *(f"- `{case}`: {words}." for case, words in _LOADS.items()),
         "",
         "Each load has a row without and one with cgpause, and one figure for each round. *Pods beside* are",
         "the idle pods or the service.",
