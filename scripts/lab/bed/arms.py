@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -22,6 +21,7 @@ from typing import Protocol
 
 from cgpause.policy.level import AIRBAG_PCT
 from lab.bed.daemon_process import OOM_SCORE_ADJ, DaemonLog, DaemonProcess
+from lab.bed.frame import comes_true
 from lab.bed.kubepods import MIB, read_keyed, write
 from lab.vm.host import REPO, LabError, run_tool
 from lab.vm.image import PEERS_WANTED
@@ -201,14 +201,8 @@ def peer(name: str, place: Place) -> Iterator[Peer]:
 
 def _await_journal(unit: str, pattern: str, since: float) -> None:
     command = ["journalctl", "-q", "-o", "cat", "-u", unit, "--since", f"@{math.floor(since)}"]
-    deadline = time.monotonic() + _START_SECONDS
-    while True:
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        if re.search(pattern, said):
-            return
-        if time.monotonic() > deadline:
-            raise LabError(f"{unit} did not start:\n{said}")
-        time.sleep(0.1)
+    if not comes_true(lambda: re.search(pattern, run_tool(command)) is not None, _START_SECONDS):
+        raise LabError(f"{unit} did not start:\n{run_tool(command)}")
 
 
 @contextlib.contextmanager

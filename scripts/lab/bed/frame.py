@@ -52,17 +52,24 @@ def stay_alive() -> None:
         raise LabError(f"cannot keep our pages in memory: {refused}")
 
 
+def comes_true(condition: Callable[[], bool], seconds: float, *, poll_s: float = 0.1) -> bool:
+    """Wait until `condition` returns True, and ask it every `poll_s`; return False if it did not within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(poll_s)
+    return True
+
+
 def wait_until(condition: Callable[[], bool], seconds: float, failure: str, *, poll_s: float = 0.1) -> None:
     """Wait until `condition` returns True, and ask it every `poll_s`.
 
     Raises:
         LabError: it did not within `seconds`; the message is `failure`.
     """
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise LabError(failure)
-        time.sleep(poll_s)
+    if not comes_true(condition, seconds, poll_s=poll_s):
+        raise LabError(failure)
 
 
 def print_result(

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from cgpause.offline.simulate.kubelet import Backoff, oom_score_adj
+from lab.bed.frame import wait_until
 from lab.bed.kubelet import Event, EventKind, Job
 from lab.bed.kubepods import MIB, NEW_NETWORK, Container, Kubepods, PodSpec, make_uid, remove_tree, spawn_into
 from lab.vm.host import LabError, say
@@ -236,15 +237,18 @@ def await_netns(cgroup: Path) -> int:
     Raises:
         LabError: no such process appeared in time.
     """
-    deadline = time.monotonic() + _NETNS_SECONDS
     ours = Path("/proc/self/ns/net").readlink()
-    while time.monotonic() < deadline:
-        for procs in (cgroup / "cgroup.procs", *cgroup.glob("*/cgroup.procs")):
-            for pid in procs.read_text().split():
-                if Path(f"/proc/{pid}/ns/net").readlink() != ours:
-                    return int(pid)
-        time.sleep(0.01)  # the kernel sends no event when a process changes its namespace
-    raise LabError(f"no network namespace in {cgroup} within {_NETNS_SECONDS} s")
+    found: list[str] = []
+
+    def look() -> bool:
+        files = (cgroup / "cgroup.procs", *cgroup.glob("*/cgroup.procs"))
+        pids = [pid for file in files for pid in file.read_text().split()]
+        found.extend(pid for pid in pids if Path(f"/proc/{pid}/ns/net").readlink() != ours)
+        return bool(found)
+
+    # The kernel sends no event when a process changes its namespace.
+    wait_until(look, _NETNS_SECONDS, f"no network namespace in {cgroup} within {_NETNS_SECONDS} s", poll_s=0.01)
+    return int(found[0])
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ from lab.bed.stage import Load, calibrate, make_jobs, read_meminfo
 from lab.demo.live import Look, for_picture, in_terminal
 from lab.demo.report import Arm, Daemon, Machine, Plan, Restored, Result, broken_claims, render, to_json
 from lab.vm.build import ensure_program
-from lab.vm.host import LabError, end_by_signal
+from lab.vm.host import LabError, end_by_signal, say
 
 # The stock configuration: an empty file means the defaults, like the shipped one.
 CONFIG = ""
@@ -55,11 +55,6 @@ def is_original(tree: Kubepods, pod: PodSpec) -> bool:
         and (path / "cgroup.freeze").read_text().strip() == "0"
         and XATTR not in os.listxattr(path)
     )
-
-
-def say(text: str) -> None:
-    """Print a progress line on stderr."""
-    print(f"demo: {text}", file=sys.stderr, flush=True)
 
 
 def describe(progress: Progress, log: DaemonLog) -> str:
@@ -262,7 +257,7 @@ def main(argv: Sequence[str] | None = None, plan: Plan | None = None) -> int:
             demo = Demo(replace(plan or Plan(), seed=args.seed), parent, folder, ensure_program("worker"))
             if args.live or args.picture is not None:
                 log = demo.run_looked_at(in_terminal if args.live else for_picture(args.picture))
-                print(f"demo: {log.pauses} pauses and {log.resumes} resumes were to be seen", file=sys.stderr)
+                say(f"{log.pauses} pauses and {log.resumes} resumes were to be seen")
                 return 0
             result = demo.run()
     except (LabError, CgpauseError) as e:

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from cgpause import __version__
 from lab.bed.arms import PEERS, SLICE, Place, peer, systemctl
-from lab.bed.frame import print_result
+from lab.bed.frame import comes_true, print_result
 from lab.bed.kubelet import count_oom_kills
 from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid, read_keyed
 from lab.bed.stage import own_slice, read_meminfo
@@ -273,20 +273,18 @@ class Node:
                 pods.append(spec)
                 self.tree.add_pod(spec)
                 argv = [sys.executable, "-S", "-c", _WAVE, str(low), str(high)]
-                self._await_full(spec, self.tree.start_container(spec, argv).pid)
+                self.tree.start_container(spec, argv)
+                self._await_full(spec)
             yield
         finally:
             for spec in pods:
                 self.tree.remove_pod(spec)
             (self.tree.root / "memory.max").write_text(before)
 
-    def _await_full(self, spec: PodSpec, pid: int) -> None:
+    def _await_full(self, spec: PodSpec) -> None:
         log = self.tree.log_dir / "pods" / f"{spec.namespace}_{spec.name}_{spec.uid}" / spec.container / "0.log"
-        deadline = time.monotonic() + 120
-        while "full" not in log.read_text():
-            if time.monotonic() > deadline or not Path(f"/proc/{pid}/exe").exists():
-                raise LabError(f"{spec.name} did not get its memory: {log.read_text()}")
-            time.sleep(0.1)
+        if not comes_true(lambda: "full" in log.read_text(), 120):
+            raise LabError(f"{spec.name} did not get its memory: {log.read_text()}")
 
     def watch(self, seconds: float) -> Seen:
         """Sample the node's memory and pauses for `seconds`; return the extremes."""

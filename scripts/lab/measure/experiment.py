@@ -43,7 +43,7 @@ from lab.measure.experiment_results import (
 )
 from lab.pages.experiment_report import publish
 from lab.pages.report import COUNTED_MACHINE
-from lab.vm.host import LabError, commit_of, end_by_signal
+from lab.vm.host import LabError, commit_of, end_by_signal, say
 from lab.vm.machine import EXIT_LOST, Vm
 from lab.vm.qemu import Machine
 
@@ -142,11 +142,6 @@ class Wanted:
         return [batch for batch in batches if batch]
 
 
-def report(text: str) -> None:
-    """Print a progress line on stderr."""
-    print(f"experiment: {text}", file=sys.stderr)
-
-
 class Driver:
     """Runs trials, and saves the results file after each one."""
 
@@ -181,7 +176,7 @@ class Driver:
         code = self._code()
         missing = [[trial for trial in batch if not self.results.has(trial, code)] for batch in batches]
         self._total, self._done, wanted = sum(map(len, missing)), 0, sum(map(len, batches))
-        report(f"{self._total} trials to run, {wanted - self._total} of the {wanted} wanted are there already")
+        say(f"{self._total} trials to run, {wanted - self._total} of the {wanted} wanted are there already")
         # First trials without a result, then trials that were measured with other code.
         old = {trial for batch in missing for trial in batch if self.results.has(trial)}
         for measured, batch in itertools.product((False, True), missing):
@@ -230,7 +225,7 @@ class Driver:
         try:
             answer = guest.run(trial, boot.work)
         except LabError as e:
-            report(f"[{self._done}/{self._total}] {trial} failed: {e}")
+            say(f"[{self._done}/{self._total}] {trial} failed: {e}")
             self.failed.append(trial)
             return False
         self._longest_s = max(self._longest_s, self._clock() - started)
@@ -239,7 +234,7 @@ class Driver:
         self.results.save(self._path)
         late = ", timed out" if result.values["timed_out"] else ""
         counts = f"{result.number('restarts'):.0f} restarts, {result.number('total_s'):.1f} s{late}"
-        report(f"[{self._done}/{self._total}] {trial}: {counts}")
+        say(f"[{self._done}/{self._total}] {trial}: {counts}")
         return True
 
 
@@ -249,16 +244,16 @@ def _run(args: argparse.Namespace) -> int:
     try:
         wanted = Wanted(args.settings, args.shares, args.oversub, args.arms, args.seeds)
         if not driver.run(wanted.batches(), minutes=args.minutes):
-            report("the time is up; the next run goes on from here")
+            say("the time is up; the next run goes on from here")
     finally:
-        report(publish(driver.results, RESULTS.parent))
+        say(publish(driver.results, RESULTS.parent))
     for trial in driver.failed:
-        report(f"failed: {trial}")
+        say(f"failed: {trial}")
     return 1 if driver.failed else 0
 
 
 def _report(_args: argparse.Namespace) -> int:
-    report(publish(load(RESULTS), RESULTS.parent))
+    say(publish(load(RESULTS), RESULTS.parent))
     return 0
 
 
@@ -290,7 +285,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         status: int = args.do(args)
     except LabError as e:
-        report(str(e))
+        say(str(e))
         return EXIT_LOST
     return status
 

@@ -27,7 +27,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -40,7 +40,7 @@ from cgpause.ledger.plan import PauseRequest
 from cgpause.ledger.record import XATTR
 from lab.bed import inject
 from lab.bed.arms import systemctl
-from lab.bed.frame import print_result
+from lab.bed.frame import comes_true, print_result
 from lab.bed.inject import MARK
 from lab.bed.kubepods import MIB, Container, Kubepods, PodSpec, make_uid, write
 from lab.bed.services import has_exited
@@ -61,8 +61,8 @@ LIMIT_BYTES = 48 * MIB
 ORIGINALS = (("max 100000", 0), ("50000 100000", 20000), ("200000 50000", 0), ("150000 100000", 50000))
 STEPS = {"load": 120, "start": 30, "stop": 60, "reload": 80}
 """Number of steps to choose from in each phase. If the phase has fewer, the case is reported as late."""
+STEP_SECONDS = 120.0
 ENDED_SECONDS = 300.0
-_POLL_S = 0.05
 WORK = 20_000
 SLEEP_MS = 20
 """Wait of a job after each unit in ms. The test is about the daemon, and more work of the jobs would only cost time."""
@@ -174,18 +174,18 @@ class Bed:
         else:
             systemctl("start", UNIT)
             if case.phase is not Phase.LOAD:
-                self._wait(lambda: bool(self._paused(Owner.DAEMON)), "a pause")
+                comes_true(lambda: bool(self._paused(Owner.DAEMON)), STEP_SECONDS)
             armed.touch()
         if case.phase is Phase.RELOAD:
             # This call fails if the fault ended the daemon first.
             subprocess.run(["systemctl", "kill", "--kill-who=main", "--signal=HUP", UNIT], check=False)
         elif case.phase is Phase.STOP:
             systemctl("stop", "--no-block", UNIT)
-        self._wait(lambda: self._is_hit() or not UNIT_CGROUP.exists(), "the fault")
+        comes_true(lambda: self._is_hit() or not UNIT_CGROUP.exists(), STEP_SECONDS)
         if case.how is How.ERROR or not self._is_hit():  # the daemon goes on after an error or without the fault
             systemctl("stop", "--no-block", UNIT)
         # systemd removes the cgroup after the end of the unit, ExecStopPost= included.
-        ended = self._wait(lambda: not UNIT_CGROUP.exists(), "the unit to end", patience_s=ENDED_SECONDS)
+        ended = comes_true(lambda: not UNIT_CGROUP.exists(), ENDED_SECONDS)
         return self._is_hit(), self._losses() if ended else ["the unit did not end"]
 
     def _is_hit(self) -> bool:
@@ -245,15 +245,6 @@ class Bed:
         if high != self._high:
             found.append(f"memory.high is {high.strip()}, was {self._high.strip()}")
         return found + [f"{self._tree.root} has {name}" for name in os.listxattr(self._tree.root) if XATTR in name]
-
-    def _wait(self, condition: Callable[[], bool], what: str, *, patience_s: float = 120.0) -> bool:
-        deadline = time.monotonic() + patience_s
-        while not condition():
-            if time.monotonic() > deadline:
-                say(f"waited {patience_s:g} s in vain for {what}")
-                return False
-            time.sleep(_POLL_S)
-        return True
 
 
 @contextlib.contextmanager

@@ -15,11 +15,11 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from cgpause.ledger.record import XATTR
+from lab.bed.frame import comes_true
 from lab.bed.kubepods import make_uid
 from lab.vm.host import REPO, LabError, end_by_signal, run_tool, say
 from lab.vm.machine import EXIT_LOST, Vm, try_twice
@@ -82,11 +82,9 @@ def before() -> None:
 def after() -> list[str]:
     """Start the pod anew after the reset; return a sentence for each fault found."""
     wrong = []
-    deadline = time.monotonic() + PATIENCE_S
-    while subprocess.run(["systemctl", "is-active", "--quiet", "cgpause"], check=False).returncode:
-        if time.monotonic() > deadline:
-            return ["the daemon did not start at boot"]
-        time.sleep(0.2)
+    command = ["systemctl", "is-active", "--quiet", "cgpause"]
+    if not comes_true(lambda: subprocess.run(command, check=False).returncode == 0, PATIENCE_S):
+        return ["the daemon did not start at boot"]
     if KUBEPODS.exists():
         wrong.append(f"{KUBEPODS} is there after the reset")
     start_pod()

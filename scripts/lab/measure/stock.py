@@ -17,7 +17,6 @@ import platform
 import shutil
 import statistics
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,7 @@ from typing import Any, Final
 from lab.bed import kubelet
 from lab.bed.arms import CONFIG
 from lab.bed.daemon_process import DaemonProcess, read_holds
-from lab.bed.frame import need_root, own_bed, print_result, stay_alive
+from lab.bed.frame import need_root, own_bed, print_result, stay_alive, wait_until
 from lab.bed.kubelet import Event, EventKind, Job, Kubelet, Outcome, Progress
 from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid
 from lab.bed.services import Namespaces, Plan, Services, has_exited
@@ -197,11 +196,7 @@ def _measure_peak(tree: Kubepods, name: str, inputs: Path) -> int:
     pod = PodSpec(f"alone-{name}", make_uid("alone", name), None)
     tree.add_pod(pod)
     container = tree.start_container(pod, stock_loads.program_argv(name, inputs))
-    deadline = time.monotonic() + _ALONE_S
-    while not has_exited(container):
-        if time.monotonic() > deadline:
-            raise LabError(f"{name} ran for more than {_ALONE_S:g} s alone")
-        time.sleep(0.05)
+    wait_until(lambda: has_exited(container), _ALONE_S, f"{name} ran for more than {_ALONE_S:g} s alone", poll_s=0.05)
     peak = int((container.scope / "memory.peak").read_text())
     ended = tree.remove_container(pod, container)
     tree.remove_pod(pod)

@@ -36,7 +36,7 @@ class ToolError(LabError):
 
 def say(text: str) -> None:
     """Print a progress line with the time since the start."""
-    print(f"vm [{time.monotonic() - _started:6.1f}s] {text}", file=sys.stderr, flush=True)
+    print(f"lab [{time.monotonic() - _started:6.1f}s] {text}", file=sys.stderr, flush=True)
 
 
 def cache_dir(env: Mapping[str, str] = os.environ) -> Path:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.measure.realnode import node
-from lab.measure.realnode.node import Pod, say
-from lab.vm.host import REPO, LabError
+from lab.measure.realnode.node import Pod
+from lab.vm.host import REPO, LabError, say
 
 PATIENCE_S = 420.0
 """Longest time of a load in seconds: several times its duration without stalls."""

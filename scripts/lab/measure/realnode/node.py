@@ -11,9 +11,7 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tarfile
-import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from lab.bed.frame import wait_until
 from lab.measure.realnode.image import IMAGE
 from lab.vm.host import REPO, LabError
 
@@ -136,20 +135,6 @@ def outcomes(answer: dict[str, Any]) -> dict[str, Outcome]:
     return found
 
 
-def wait_for(what: str, is_there: Callable[[], bool], seconds: float = 300) -> float:
-    """Wait until `is_there` returns True; return the seconds that this took.
-
-    Raises:
-        LabError: the time ran out first.
-    """
-    begun = time.monotonic()
-    while not is_there():
-        if time.monotonic() - begun > seconds:
-            raise LabError(f"waited {seconds:g} s in vain for {what}")
-        time.sleep(1)  # an emulated kubelet needs a while for each answer
-    return time.monotonic() - begun
-
-
 def command(*words: str | Path) -> str:
     """Run a command in the guest and return its output.
 
@@ -164,9 +149,8 @@ def command(*words: str | Path) -> str:
     return done.stdout
 
 
-def say(text: str) -> None:
-    """Print a progress line with the time of day."""
-    print(f"realnode [{time.strftime('%T')}] {text}", file=sys.stderr, flush=True)
+def _await(what: str, is_there: Callable[[], bool]) -> None:
+    wait_until(is_there, 300, f"waited in vain for {what}", poll_s=1)  # an emulated kubelet needs a while to answer
 
 
 def start_node() -> None:
@@ -187,7 +171,7 @@ def start_node() -> None:
     command("systemctl", "restart", "containerd")
     command("ctr", "-n", "k8s.io", "images", "import", OUT / "image.tar")
     command("systemctl", "start", "kubelet")
-    wait_for("kubelet to make its cgroups", KUBEPODS.exists)
+    _await("kubelet to make its cgroups", KUBEPODS.exists)
 
 
 def install() -> None:
@@ -214,7 +198,7 @@ def add(pods: Iterable[Pod]) -> None:
 
 def await_running(pods: Sequence[Pod]) -> None:
     """Wait until all pods run."""
-    wait_for(f"{', '.join(pod.name for pod in pods)} to run", lambda: all(one.running for one in look_at(pods)))
+    _await(f"{', '.join(pod.name for pod in pods)} to run", lambda: all(one.running for one in look_at(pods)))
 
 
 def look_at(pods: Iterable[Pod]) -> list[Outcome]:
@@ -237,7 +221,7 @@ def remove(pods: Iterable[Pod]) -> None:
     gone = list(pods)
     for pod in gone:
         (MANIFESTS / f"{pod.name}.json").unlink(missing_ok=True)
-    wait_for("pods to end", lambda: not any(pod.cgroup.exists() for pod in gone))
+    _await("pods to end", lambda: not any(pod.cgroup.exists() for pod in gone))
 
 
 def remove_all() -> None:
@@ -245,7 +229,7 @@ def remove_all() -> None:
     for manifest in MANIFESTS.iterdir():
         manifest.unlink()
     tier = KUBEPODS / "kubepods-burstable.slice"
-    wait_for("pods to end", lambda: not any(tier.glob("*-pod*")))
+    _await("pods to end", lambda: not any(tier.glob("*-pod*")))
 
 
 def capacity_bytes() -> int:
