@@ -5,34 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers.experiments import EVERYTHING, make_results, well
 from lab.measure.experiment import Wanted
-from lab.measure.experiment_results import Results, Trial, load
+from lab.measure.experiment_results import load
 from lab.pages.experiment_plots import ticks
 from lab.pages.experiment_report import PLOTS, REPORT, publish, render
 from lab.vm.host import REPO
-
-
-def test_a_report_on_nothing_says_so() -> None:
-    assert "Nothing is measured yet" in render(Results())
-
-
-def test_what_watching_costs_is_told_apart_from_what_holding_costs() -> None:
-    def change(trial: Trial) -> dict[str, Any]:
-        if trial.cell.oversubscription == 1.5:  # excluded from the comparison, because it has restarts
-            return {"restarts": 1, "total_s": 500.0}
-        holds = trial.cell.share == 4
-        if trial.arm == "stock":
-            return {"daemon_cpu_s": 4.0, "pauses": int(holds), "total_s": 130.0 if holds else 102.0}
-        return {}
-
-    report = render(make_results(EVERYTHING, change))
-    loads = 2 * 2 * 6 * 3
-    calm, held = f"+2.0 %, at worst +2.0 % ({loads} trials)", f"+30.0 %, at worst +30.0 % ({loads // 2} trials)"
-    assert f"| {calm} | {held} |" in report
 
 
 def test_publishing_writes_report_and_plots(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The loads of the stock bed match its page, and the page reports each problem."""
+"""The loads of the stock bed match its page, and each problem is reported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lab.bed.kubepods import make_uid
 from lab.measure import stock
 from lab.measure.stock_loads import LOADS, PROGRAMS, Load, Tools, nolimit, programs
 from lab.pages.stock_report import LOADS as DESCRIBED
-from lab.pages.stock_report import render, where_worse
+from lab.pages.stock_report import where_worse
 from lab.vm.image import PROGRAMS as PACKAGES
 from lab.vm.image import packages_of
 
@@ -117,33 +117,6 @@ def run(arm: str, **otherwise: object) -> dict[str, Any]:
 )
 def test_each_respect_in_which_the_daemon_is_worse_is_reported(otherwise: dict[str, object], said: list[str]) -> None:
     assert where_worse([run("none"), run("stock", **otherwise)]) == said
-
-
-def test_the_page_leaves_out_a_run_without_its_other_arm() -> None:
-    measured = {"kernel": "6.1", "machine": "x86_64", "cpus": 2, "backoff_scale": 0.2, "timeout_s": 240.0}
-    trials = [run("none"), run("stock", restarts=0), run("none", seed=2, restarts=99)]
-    results = {"commit": "abc", "date": "2026-11-23", "runs": [measured | {"peaks_mib": {}, "trials": trials}]}
-    text = render(results)
-    assert "containers restarted 0 times on 1 loads (1 runs); without a daemon, 2 times" in text
-    assert "| idle | stock | 1 | 3 of 3 | 0 |" in text
-    assert "99" not in text
-
-
-def test_the_counted_machine_has_a_table_of_its_own_and_counts_where_the_daemon_is_worse() -> None:
-    measured = {"kernel": "6.1", "machine": "x86_64", "cpus": 2, "backoff_scale": 0.2, "timeout_s": 240.0}
-    first = measured | {"peaks_mib": {}, "trials": [run("none"), run("stock", restarts=0)]}
-    counted = [run("none", load="waiting"), run("stock", load="waiting", restarts=5)]
-    text = render({"commit": "abc", "date": "2026-11-25", "runs": [first, {"trials": counted}]})
-    assert "- On the counted machine, `waiting`: 5 restarts of containers, 2 without a daemon." in text
-    assert "containers restarted 0 times on 1 loads (1 runs); without a daemon, 2 times" in text
-    below = text[text.index("## Jobs that mostly wait") : text.index("## How it was measured")]
-    assert "| waiting | stock | 1 | 3 of 3 | 5 |" in below
-    assert "| idle |" not in below
-    assert "Measured with commit old on" not in text
-    earlier = {"trials": counted, "commit": "old", "date": "2026-11-24"}
-    text = render({"commit": "abc", "date": "2026-11-25", "runs": [first, earlier]})
-    assert "Measured with commit old on 2026-11-24." in text
-    assert "## Jobs that mostly wait" not in render({"commit": "abc", "date": "2026-11-25", "runs": [first]})
 
 
 def test_every_load_is_described() -> None:
