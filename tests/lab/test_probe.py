@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 from lab.bed.kubepods import make_uid
 from lab.bed.services import Plan, Probes, add_up
-from lab.measure.probe import Held, Result, config_text, read_holds, to_json
+from lab.measure.probe import Held, Result, config_text, tell_apart, to_json
 from lab.vm.build import ensure_program
 
 from cgpause.config.load import parse_config
 from cgpause.config.settings import Config, HowPaused
 from cgpause.core.model import QosClass
 from cgpause.core.pod_names import PodName
-from cgpause.kernel import logfmt
 from cgpause.policy.protect import protection
 
 PORT = "18643"
@@ -84,20 +83,7 @@ def test_services_can_be_the_only_ones_to_be_held() -> None:
 
 
 def test_holds_are_told_apart_by_their_pods() -> None:
-    def line(verb: str, uid: str, paused_s: str | None) -> str:
-        return f"<6>{verb} " + logfmt.fields(pod="demo/x", uid=uid, paused_s=paused_s, reason="a b")
-
-    log = [
-        "<6>started version=1 pods=0",
-        line("paused", "s", None),
-        line("resumed", "s", "2.5"),
-        line("paused", "b", None),
-        line("resumed", "b", "20.0"),
-        line("paused", "s", None),
-        line("resumed", "s", "4.0"),
-    ]
-
-    service, batch = read_holds(log, {"s"})
+    service, batch = tell_apart([("s", 2.5), ("b", 20.0), ("s", 4.0)], {"s"})
 
     assert service == Held(pauses=2, paused_s=6.5, longest_s=4.0)
     assert batch == Held(pauses=1, paused_s=20.0, longest_s=20.0)

@@ -8,7 +8,7 @@ import re
 import select
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -35,8 +35,14 @@ class DaemonLog:
     freezes: int = 0
     """Number of pods that went on growing while throttled, so that the daemon froze them."""
     sacrifices: int = 0
-    paused_s: list[float] = field(default_factory=list)
+    holds: list[tuple[str, float]] = field(default_factory=list)
+    """UID of the pod, and duration in seconds, of each ended pause."""
     held_now: set[str] = field(default_factory=set)
+
+    @property
+    def paused_s(self) -> list[float]:
+        """Durations of the ended pauses in seconds."""
+        return [paused_s for _, paused_s in self.holds]
 
     def take(self, line: str) -> None:
         """Count one line; ignore lines of other kinds."""
@@ -53,7 +59,7 @@ class DaemonLog:
             case "resumed":
                 self.resumes += 1
                 self.held_now.discard(values["uid"])
-                self.paused_s.append(float(values.get("paused_s", "0")))
+                self.holds.append((values["uid"], float(values.get("paused_s", "0"))))
             case "froze":
                 self.freezes += 1
             case "sacrificed":
@@ -63,15 +69,6 @@ class DaemonLog:
 def parse_fields(text: str) -> dict[str, str]:
     """Parse key=value pairs: the inverse of `cgpause.kernel.logfmt.fields`."""
     return {key: json.loads(value) if value.startswith('"') else value for key, value in _FIELD.findall(text)}
-
-
-def read_holds(log: Iterable[str]) -> Iterator[tuple[str, float]]:
-    """Yield the pod's UID and the duration in seconds of each ended pause in a daemon's log."""
-    for line in log:
-        match = _LINE.fullmatch(line)
-        if match is not None and match["verb"] == "resumed":
-            values = parse_fields(match["fields"])
-            yield values["uid"], float(values.get("paused_s", "0"))
 
 
 class DaemonProcess:

@@ -35,13 +35,12 @@ from typing import Any, Final
 from cgpause.config.load import parse_config
 from cgpause.config.settings import Config, HowPaused
 from cgpause.pods.tree import PodTree
-from lab.bed import daemon_process as demo_daemon
 from lab.bed import kubelet
 from lab.bed.daemon_process import DaemonProcess
 from lab.bed.frame import own_bed, print_result
-from lab.bed.kubelet import Event, EventKind, Job, Kubelet, Progress
+from lab.bed.kubelet import Job, Kubelet, Progress
 from lab.bed.kubepods import MIB, Kubepods
-from lab.bed.services import Control, Namespaces, Plan, Probes, Services
+from lab.bed.services import Control, InNamespaces, Namespaces, Plan, Probes, Services
 from lab.bed.stage import calibrate
 from lab.vm.build import ensure_program
 from lab.vm.host import LabError, say
@@ -57,7 +56,7 @@ def config_text(plan: Plan) -> str:
     return f'mechanism = "{HowPaused.FREEZE}"\n[[pods]]\nmatch = "demo/batch-*"\nprotect = true\n'
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Held:
     """Pauses of one kind of pod."""
 
@@ -65,18 +64,13 @@ class Held:
     paused_s: float = 0.0
     longest_s: float = 0.0
 
-    def add(self, seconds: float) -> None:
-        """Count one pause."""
-        self.pauses += 1
-        self.paused_s = round(self.paused_s + seconds, 1)
-        self.longest_s = max(self.longest_s, seconds)
 
-
-def read_holds(log: Iterable[str], services: set[str]) -> tuple[Held, Held]:
-    """Return the pauses of services and of all other pods from a daemon's log; `services` has the services' UIDs."""
-    service, batch = Held(), Held()
-    for uid, paused_s in demo_daemon.read_holds(log):
-        (service if uid in services else batch).add(paused_s)
+def tell_apart(holds: Iterable[tuple[str, float]], services: set[str]) -> tuple[Held, Held]:
+    """Return the pauses of services and of all other pods; `services` has the services' UIDs."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for uid, paused_s in holds:
+        times[uid not in services].append(paused_s)
+    service, batch = (Held(len(each), round(sum(each), 1), max(each, default=0.0)) for each in times)
     return service, batch
 
 
@@ -133,14 +127,12 @@ def to_json(result: Result, plan: Plan) -> dict[str, Any]:
     }
 
 
-def make_jobs(plan: Plan, namespaces: Namespaces, worker: Path, work: int) -> list[Job]:
+def make_jobs(plan: Plan, worker: Path, work: int) -> list[Job]:
     """Return batch jobs that never end: each keeps half of its limit and grows towards the limit and back, for ever."""
     limit = plan.job_mib * MIB
     numbers = [str(number) for number in (limit, plan.unit_mib * MIB, 10**12, work)]
     names = [f"batch-{number:02}" for number in range(plan.protected_jobs if plan.hold_services else plan.jobs)]
-    return [
-        Job(name, limit, namespaces.enter(name, str(worker), *numbers, str(seed))) for seed, name in enumerate(names, 1)
-    ]
+    return [Job(name, limit, (str(worker), *numbers, str(seed))) for seed, name in enumerate(names, 1)]
 
 
 def classify(tree: Kubepods, config: Config) -> dict[str, str]:
@@ -163,24 +155,18 @@ def run_in(parent: Path, folder: Path, plan: Plan) -> Result:
     work = calibrate(worker, plan.unit_cpu_ms)
     config = folder / "config.toml"
     config.write_text(config_text(plan))
-    log = folder / "cgpause.log"
     with ExitStack() as stack:
         tree = stack.enter_context(
             Kubepods(parent, folder / "log", plan.capacity_mib * MIB, Namespaces.sandbox(worker))
         )
         namespaces = Namespaces(tree, folder / "netns")
-        daemon = DaemonProcess(parent, tree.log_dir, config, log)
-        stack.callback(daemon.close)
-        daemon.await_start()
+        inside = InNamespaces(namespaces)
+        daemon = stack.enter_context(DaemonProcess(parent, tree.log_dir, config, folder / "cgpause.log"))
         services = stack.enter_context(Services(tree, namespaces, program, plan))
         control = Control(parent, program, plan)
         stack.callback(control.close)
         use: list[float] = []
         full_at_s: list[float] = []
-
-        def on_event(event: Event) -> None:
-            if event.kind is EventKind.NETWORKED:
-                namespaces.link(event.pod)
 
         def on_tick(progress: Progress) -> None:
             services.step()
@@ -195,14 +181,13 @@ def run_in(parent: Path, folder: Path, plan: Plan) -> Result:
                 batch.stop()
 
         policy = kubelet.Policy(plan.oversubscription, scale=plan.scale, tick_s=0.2)
-        batch = Kubelet(tree, policy, on_event=on_event, on_tick=on_tick, run_id="probe")
-        jobs = make_jobs(plan, namespaces, worker, work)
-        outcome = batch.run(jobs, timeout_s=_FILL_SECONDS + plan.seconds)
+        batch = Kubelet(tree, policy, on_event=inside.on_event, on_tick=on_tick, run_id="probe")
+        outcome = batch.run(inside.jobs(make_jobs(plan, worker, work)), timeout_s=_FILL_SECONDS + plan.seconds)
         if not use:
             raise LabError(f"the node was not full after {_FILL_SECONDS} s")
         classified = classify(tree, parse_config(config_text(plan), str(config)))
         code = daemon.stop()
-        service, rest = read_holds(log.read_text().splitlines(), services.uids)
+        service, rest = tell_apart(daemon.log.holds, services.uids)
         return Result(
             seconds=full_at_s[-1] - full_at_s[0],
             classified=classified,

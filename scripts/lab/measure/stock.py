@@ -19,23 +19,23 @@ import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from lab.bed import kubelet
-from lab.bed.arms import CONFIG
-from lab.bed.daemon_process import DaemonProcess, read_holds
+from lab.bed.arms import CONFIG, Nobody, Watcher
+from lab.bed.daemon_process import DaemonProcess
 from lab.bed.frame import need_root, own_bed, print_result, stay_alive, wait_until
-from lab.bed.kubelet import Event, EventKind, Job, Kubelet, Outcome, Progress
+from lab.bed.kubelet import Event, EventKind, Kubelet, Outcome, Progress
 from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid
-from lab.bed.services import Namespaces, Plan, Services, has_exited
+from lab.bed.services import InNamespaces, Namespaces, Plan, Services, has_exited
 from lab.bed.stage import calibrate, own_folder
 from lab.bed.trial import BACKOFF_SCALE
 from lab.measure import stock_loads
 from lab.measure.stock_loads import LOADS, PROGRAMS, Load, Tools
 from lab.vm.build import ensure_program
-from lab.vm.host import LabError, say
+from lab.vm.host import LabError, say, tail
 
 NONE: Final = "none"
 STOCK: Final = "stock"
@@ -50,14 +50,6 @@ TIMEOUT_S: Final = 360.0
 _TICK_S: Final = 0.2
 _REPORT_TICKS: Final = 50
 _ALONE_S: Final = 120.0
-
-
-@dataclass(slots=True)
-class Seen:
-    """Facts from the events of one run."""
-
-    uids: dict[str, str] = field(default_factory=dict)
-    """Name of a job by its pod's UID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,26 +75,20 @@ def run_trial(trial: Trial, worker: Path, parent: Path, folder: Path) -> dict[st
         LabError: the daemon failed, or the bed.
     """
     load = trial.load
-    log = folder / "cgpause.log"
-    log.touch()
-    seen = Seen()
+    names: dict[str, str] = {}
     use: list[float] = []
     with ExitStack() as stack:
         tree = stack.enter_context(Kubepods(parent, folder / "log", load.capacity_bytes, Namespaces.sandbox(worker)))
         namespaces = Namespaces(tree, folder / "netns")
-        daemon: DaemonProcess | None = None
+        inside = InNamespaces(namespaces)
         services: Services | None = None
 
-        def inside(job: Job) -> Job:
-            return replace(job, argv=namespaces.enter(job.name, *job.argv))
-
         def on_event(event: Event) -> None:
+            inside.on_event(event)
             if event.kind is EventKind.ADMITTED:
-                seen.uids[event.pod.uid] = event.job.name
-            elif event.kind is EventKind.NETWORKED:
-                namespaces.link(event.pod)
+                names[event.pod.uid] = event.job.name
             elif event.kind is EventKind.FINISHED and event.job.name in load.followers:
-                jobs.submit(inside(load.followers[event.job.name]))
+                jobs.submit(*inside.jobs([load.followers[event.job.name]]))
 
         def on_tick(progress: Progress) -> None:
             if services is not None:
@@ -117,44 +103,41 @@ def run_trial(trial: Trial, worker: Path, parent: Path, folder: Path) -> dict[st
         policy = kubelet.Policy(load.oversubscription, load.backoff_scale, tick_s=_TICK_S)
         run_id = f"{trial.name} {trial.arm} {trial.seed}"
         jobs = Kubelet(tree, policy, on_event=on_event, on_tick=on_tick, run_id=run_id)
-        jobs.launch(inside(job) for job in load.lasting)
-        if trial.arm == STOCK:
-            daemon = _start_daemon(parent, tree, folder, log)
-            stack.callback(daemon.close)
-        cpu_before_s = 0.0 if daemon is None else daemon.cpu_s
-        outcome = jobs.run([inside(job) for job in load.jobs], timeout_s=trial.timeout_s)
-        cpu_s = 0.0 if daemon is None else daemon.cpu_s - cpu_before_s
-        if daemon is not None and daemon.stop():
-            raise LabError(f"the daemon ended badly:\n{log.read_text()[-2000:]}")
-        holds = list(read_holds(log.read_text(errors="replace").splitlines()))
-        result = summarize(trial, outcome, seen, holds)
+        jobs.launch(inside.jobs(load.lasting))
+        log = folder / "cgpause.log"
+        daemon: Watcher = Nobody() if trial.arm == NONE else stack.enter_context(_daemon(parent, tree, folder, log))
+        cpu_before_s = daemon.cpu_s
+        outcome = jobs.run(inside.jobs(load.jobs), timeout_s=trial.timeout_s)
+        cpu_s = daemon.cpu_s - cpu_before_s
+        if daemon.stop():
+            raise LabError(f"the daemon ended badly:\n{tail(log)}")
+        result = summarize(trial, outcome, names, daemon.read_log().holds)
         if services is not None:
             result |= {"service_restarts": services.restarts, "probe_restarts": services.probes.kills}
     return result | {"daemon_cpu_s": round(cpu_s, 2), "used_mean_pct": round(statistics.fmean(use), 1)}
 
 
-def _start_daemon(parent: Path, tree: Kubepods, folder: Path, log: Path) -> DaemonProcess:
-    """Start the daemon with the shipped configuration and an empty state folder, so without learned peaks."""
+def _daemon(parent: Path, tree: Kubepods, folder: Path, log: Path) -> DaemonProcess:
+    """Return the daemon with the shipped configuration and an empty state folder, so without learned peaks."""
     config = folder / "config.toml"
     shutil.copyfile(CONFIG, config)
     state = folder / "state"
     state.mkdir()
-    daemon = DaemonProcess(parent, tree.log_dir, config, log, ("--state-dir", str(state)))
-    try:
-        daemon.await_start()
-    except BaseException:
-        daemon.close()
-        raise
-    return daemon
+    return DaemonProcess(parent, tree.log_dir, config, log, ("--state-dir", str(state)))
 
 
-def summarize(trial: Trial, outcome: Outcome, seen: Seen, holds: Iterable[tuple[str, float]]) -> dict[str, Any]:
-    """Return the result of a run for JSON; pauses of other pods than jobs are counted separately."""
+def summarize(
+    trial: Trial, outcome: Outcome, names: Mapping[str, str], holds: Iterable[tuple[str, float]]
+) -> dict[str, Any]:
+    """Return the result of a run for JSON; pauses of other pods than jobs are counted separately.
+
+    `names` has the name of each job by its pod's UID, `holds` the pod's UID and the duration in s of each pause.
+    """
     lasting = {job.name for job in trial.load.lasting}
     of_jobs: list[float] = []
     of_others: list[float] = []
     for uid, paused_s in holds:
-        name = seen.uids.get(uid)
+        name = names.get(uid)
         (of_others if name is None or name in lasting else of_jobs).append(paused_s)
     finished = outcome.finished == trial.load.count
     return {
