@@ -98,7 +98,7 @@ def _pod(story: dict[str, Any], now: float) -> Iterator[Fact]:
     pod = story["pod"]
     label = f"{pod['namespace']}/{pod['name']}" if pod["name"] is not None else "name unknown"
     priority = f", priority {pod['priority']:+d}" if pod["priority"] else ""
-    yield "pod", f"{label} ({pod['qos']}, {pod['workload']}{priority})", ""
+    yield "pod", f"{label} ({pod['qos']}, {pod['class']}{priority})", ""
     yield "", f"uid {pod['uid']}", ""
     yield "cgroup", pod["cgroup"], ""
     if pod["error"] is not None:

@@ -123,7 +123,7 @@ def test_an_ordinary_word_goes_only_where_it_is_a_name() -> None:
     assert redact("protected: namespace batch", names, SALT) == f"protected: namespace {batch}"
     assert redact('match = "batch/*"', names, SALT) == f'match = "{batch}/*"'
     assert redact('namespaces = ["batch", "kube-system"]', names, SALT) == f'namespaces = ["{batch}", "kube-system"]'
-    assert redact_values({"name": "memory", "workload": "batch"}, names, SALT) == {"name": memory, "workload": "batch"}
+    assert redact_values({"name": "memory", "class": "batch"}, names, SALT) == {"name": memory, "class": "batch"}
 
 
 @pytest.mark.parametrize("glob", ["team-[ab]*/web", "*acme*/?", "pay*", "x/*-7"])
