@@ -1,4 +1,4 @@
-"""Learned data about workloads outlives the daemon, and errors in saving it change nothing else."""
+"""Learned data about workloads outlives the daemon, and errors in saving all that it keeps change nothing else."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from helpers.daemons import HIGH, MIB, NO_SACRIFICE, PAUSED, Start
+from helpers.metrics import published_samples
 from helpers.trees import FakeTree, cpu_max, records_left, rewrite, wait_until
 
-from cgpause.core.paths import LEARNED_FILE
+from cgpause.core.paths import HISTORY_FILE, LEARNED_FILE, METRICS_FILE
 from cgpause.daemon import learned
 from cgpause.daemon.learned import Learned
 
@@ -69,20 +70,6 @@ def test_a_stop_saves_what_the_minute_had_not(tree: FakeTree, start: Start, stat
     assert known(state).kinds == {"default/job": False}
 
 
-def test_a_policy_that_learns_no_peaks_keeps_those_that_are_known(tree: FakeTree, start: Start, state: Path) -> None:
-    save(state)
-    web, job = tree.add_pod("web"), tree.add_pod("other-x7k2p")
-    tree.set_used(HIGH)
-    daemon = start(NO_SACRIFICE, "--state-dir", str(state), before=SILENT)
-    wait_until(lambda: cpu_max(web) == PAUSED, "the pause")
-    shutil.rmtree(job)
-    daemon.wait_for_log("pod gone pod=default/other-x7k2p")
-
-    assert daemon.stop() == 0
-
-    assert known(state) == Learned(KNOWN.peaks, {**KNOWN.kinds, "default/web": None, "default/other": False})
-
-
 def test_a_dry_run_knows_what_was_learned_and_saves_nothing(tree: FakeTree, start: Start, state: Path) -> None:
     save(state)
     pod = tree.add_pod("other-x7k2p")
@@ -96,38 +83,34 @@ def test_a_dry_run_knows_what_was_learned_and_saves_nothing(tree: FakeTree, star
     assert known(state) == KNOWN
 
 
-@pytest.mark.parametrize("trouble", ["damaged", "newer", "absent", "folder", "fifo", "link"])
-def test_a_file_that_cannot_be_used_costs_a_warning_and_nothing_else(
-    tree: FakeTree, start: Start, state: Path, trouble: str
+@pytest.mark.parametrize("trouble", ["absent", "taken"])
+def test_files_that_cannot_be_used_cost_a_warning_each_and_nothing_else(
+    tree: FakeTree, start: Start, trouble: str
 ) -> None:
-    file = state / LEARNED_FILE
-    match trouble:
-        case "damaged":
-            file.write_text('{"schema":1,"peaks":{"default/job":["many"]},"kinds":{}}')
-        case "newer":
-            file.write_text('{"schema":99}')
-        case "absent":
-            state.rmdir()
-        case "folder":
-            file.mkdir()
-        case "fifo":
-            os.mkfifo(file)
-        case "link":
-            file.symlink_to("elsewhere")
+    state, run = tree.folder / "state", tree.folder / "run"
+    if trouble == "taken":
+        state.mkdir()
+        run.mkdir()
+        for name in (LEARNED_FILE, HISTORY_FILE):
+            (state / name).symlink_to("elsewhere")
+        os.mkfifo(run / f"{METRICS_FILE}.new")
     pod, job = tree.add_pod("web"), tree.add_pod(NAME)
     tree.set_used(HIGH)
-    daemon = start(NO_SACRIFICE, "--state-dir", str(state), before=f"{AT_ONCE}; {SILENT}")
+    config = f"{NO_SACRIFICE}[metrics]\npublish = true\n"
+    daemon = start(config, "--state-dir", str(state), "--run-dir", str(run), before=f"{AT_ONCE}; {SILENT}")
     wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
     tree.set_used(0)
     wait_until(lambda: not records_left(tree.root), "all pods to be resumed")
     shutil.rmtree(job)
     daemon.wait_for_log(f"pod gone pod=default/{NAME}")
+    if trouble == "taken":  # a fifo there does not block the daemon
+        wait_until(lambda: bool(published_samples(run / METRICS_FILE)), "the figures")
 
     assert daemon.stop() == 0
 
-    unusable, unwritable = trouble != "absent", trouble in ("absent", "folder")
-    assert daemon.log.count("learned workloads not loaded") == unusable
-    assert daemon.log.count("learned workloads not saved") == unwritable
-    if not unwritable:
-        assert known(state).kinds["default/job"] is False
+    assert daemon.log.count("history not written") == 1
+    for warning in ("metrics not published", "learned workloads not saved"):
+        assert daemon.log.count(warning) == (trouble == "absent")
+    assert daemon.log.count("learned workloads not loaded") == (trouble == "taken")
+    assert trouble == "absent" or known(state).kinds["default/job"] is False
     assert not (state / "elsewhere").exists()
