@@ -304,13 +304,6 @@ def test_each_pod_is_one_whole_line_in_a_pipe(pod: dict[str, Any], capsys: Captu
         assert printable(text or "").rstrip() in lines[FIRST]
 
 
-def test_a_hostile_cgroup_path_is_escaped(capsys: Capture) -> None:
-    values = status_values()
-    values["kubepods"]["cgroup"] = f"{HOSTILE}/kubepods"
-
-    assert shown(values, capsys)[3] == f"kubepods  600.0Mi of 1.00Gi, {ESCAPED}/kubepods"
-
-
 def make_pod(name: str, *, protected: str | None = None, paused: PauseRecord | None = None) -> Pod:
     return Pod(
         cgroup=CgroupId(f"kubepods/burstable/{name}", 1),

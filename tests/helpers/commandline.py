@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import traceback
@@ -150,7 +151,9 @@ def process(
 
 
 def overwrite(path: Path, content: bytes | str | None) -> None:
-    """Replace a file by one of CONTENTS: bytes, a directory, a loop of links, or nothing."""
+    """Replace a file or a folder by one of CONTENTS: bytes, a directory, a loop of links, or nothing."""
+    if path.is_dir():
+        shutil.rmtree(path)
     path.unlink(missing_ok=True)
     if isinstance(content, bytes):
         path.write_bytes(content)

@@ -142,39 +142,6 @@ def test_no_traceback_for_a_broken_record(data: bytes, tree: FakeTree) -> None:
     assert cpu_max(web) == "50000 100000"
 
 
-def kubepods_is_a_file(tree: FakeTree) -> None:
-    shutil.rmtree(tree.kubepods)
-    tree.kubepods.write_text("")
-
-
-def kubepods_is_a_loop(tree: FakeTree) -> None:
-    shutil.rmtree(tree.kubepods)
-    tree.kubepods.symlink_to(tree.kubepods.name)
-
-
-def kubepods_is_empty(tree: FakeTree) -> None:
-    shutil.rmtree(tree.kubepods)
-    tree.kubepods.mkdir()
-
-
-def tier_is_a_file(tree: FakeTree) -> None:
-    shutil.rmtree(tree.kubepods / "kubepods-burstable.slice")
-    (tree.kubepods / "kubepods-burstable.slice").write_text("")
-
-
-def pod_is_a_file(tree: FakeTree) -> None:
-    (tree.kubepods / f"kubepods-pod{make_uid(9).replace('-', '_')}.slice").write_text("")
-
-
-def pod_is_empty(tree: FakeTree) -> None:
-    (tree.kubepods / f"kubepods-pod{make_uid(9).replace('-', '_')}.slice").mkdir()
-
-
-def pod_is_a_loop(tree: FakeTree) -> None:
-    pod = tree.kubepods / f"kubepods-pod{make_uid(9).replace('-', '_')}.slice"
-    pod.symlink_to(pod.name)
-
-
 def two_pods_of_one_uid(tree: FakeTree) -> None:
     pod = next((tree.kubepods / "kubepods-burstable.slice").iterdir())
     shutil.copytree(pod, tree.kubepods / "kubepods-besteffort.slice" / pod.name.replace("burstable", "besteffort"))
@@ -186,67 +153,40 @@ def odd_neighbours(tree: FakeTree) -> None:
             (parent / os.fsdecode(name)).mkdir()
 
 
-def logs_are_a_file(tree: FakeTree) -> None:
-    shutil.rmtree(tree.log_dir)
-    tree.log_dir.write_text("")
-
-
 def odd_logs(tree: FakeTree) -> None:
     for name in (b"a_b_c_d", b"\xff", b"new\nline", b"__", b"x" * 255):
         (tree.log_dir / "pods" / os.fsdecode(name)).mkdir()
     (tree.log_dir / "containers").symlink_to("containers")
 
 
-def controllers_is_a_directory(tree: FakeTree) -> None:
-    (tree.root / "cgroup.controllers").unlink()
-    (tree.root / "cgroup.controllers").mkdir()
-
-
-def controllers_is_garbage(tree: FakeTree) -> None:
-    (tree.root / "cgroup.controllers").write_bytes(bytes(range(256)))
-
-
-def root_is_empty(tree: FakeTree) -> None:
-    shutil.rmtree(tree.root)
-    tree.root.mkdir()
-
-
-def root_is_a_file(tree: FakeTree) -> None:
-    shutil.rmtree(tree.root)
-    tree.root.write_text("")
-
-
-def root_is_missing(tree: FakeTree) -> None:
-    shutil.rmtree(tree.root)
+KUBEPODS = "cgroup/kubepods.slice"
+POD = f"{KUBEPODS}/kubepods-pod{make_uid(9).replace('-', '_')}.slice"
 
 
 @pytest.mark.parametrize(
     "arrange",
     [
-        kubepods_is_a_file,
-        kubepods_is_a_loop,
-        kubepods_is_empty,
-        tier_is_a_file,
-        pod_is_a_file,
-        pod_is_empty,
-        pod_is_a_loop,
+        *[(KUBEPODS, content) for content in ("empty", "loop", "directory")],
+        (f"{KUBEPODS}/kubepods-burstable.slice", "empty"),
+        *[(POD, content) for content in ("empty", "loop", "directory")],
+        ("log", "empty"),
+        *[("cgroup/cgroup.controllers", content) for content in ("garbage", "directory")],
+        *[("cgroup", content) for content in ("empty", "directory", "missing")],
         two_pods_of_one_uid,
         odd_neighbours,
-        logs_are_a_file,
         odd_logs,
-        controllers_is_a_directory,
-        controllers_is_garbage,
-        root_is_empty,
-        root_is_a_file,
-        root_is_missing,
     ],
+    ids=lambda arrange: getattr(arrange, "__name__", str(arrange)),
 )
 def test_no_traceback_for_a_broken_tree(
-    arrange: Callable[[FakeTree], None], tree: FakeTree, monkeypatch: Patch
+    arrange: tuple[str, str] | Callable[[FakeTree], None], tree: FakeTree, monkeypatch: Patch
 ) -> None:
     tree.add_pod("web")
     tree.add_pod("bad")
-    arrange(tree)
+    if isinstance(arrange, tuple):
+        overwrite(tree.folder / arrange[0], CONTENTS[arrange[1]])
+    else:
+        arrange(tree)
     monkeypatch.setattr(os, "execv", lambda *_: None)
 
     survive(tree, COMMANDS + OTHER_COMMANDS)

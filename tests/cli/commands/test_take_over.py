@@ -14,14 +14,6 @@ from cgpause.ledger import ledger
 from cgpause.ledger.plan import PauseRequest
 
 
-def test_the_daemons_pause_can_be_ended_by_hand(tree: FakeTree) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
-    pause_pod(tree.root, web, Owner.DAEMON, reason="memory use 91 %")
-
-    assert run(tree, "resume", "web").exit_code == 0
-    assert cpu_max(web) == "50000 100000"
-
-
 def test_the_daemons_pause_is_taken_over_by_hand(tree: FakeTree, monkeypatch: Patch) -> None:
     web = tree.add_pod("web", cpu_max="50000 100000")
     pause_pod(tree.root, web, Owner.DAEMON, reason="memory use 91 %")
