@@ -42,7 +42,7 @@ NAMES = [
 ]
 ACTIVE = "LoadState=loaded\nActiveState=active\nSubState=running\n"
 V1 = b"32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n"
-Arrange = Callable[[FakeTree, Patch], None]
+Arrange = Callable[[FakeTree, Patch], object]
 
 
 def processes(*names: str | None) -> Callable[[list[str]], list[SimpleNamespace]]:
@@ -126,32 +126,9 @@ def test_captured_nodes_pass(driver: str, healthy: FakeTree, tmp_path: Path) -> 
     assert f"({driver} driver), 7 pods" in findings["kubepods"].message
 
 
-def old_kernel(_: FakeTree, patch: Patch) -> None:
-    patch.setattr(platform, "release", lambda: "5.13.19-generic")
-
-
-def unknown_kernel(_: FakeTree, patch: Patch) -> None:
-    patch.setattr(platform, "release", lambda: "")
-
-
-def not_root(_: FakeTree, patch: Patch) -> None:
-    patch.setattr(os, "geteuid", lambda: 1000)
-
-
-def no_controllers(tree: FakeTree, _: Patch) -> None:
-    (tree.root / "cgroup.controllers").write_text("io pids\n")
-
-
-def no_controllers_file(tree: FakeTree, _: Patch) -> None:
-    (tree.root / "cgroup.controllers").unlink()
-
-
-def no_root(tree: FakeTree, _: Patch) -> None:
-    tree.root.rename(tree.folder / "elsewhere")
-
-
-def no_psi(tree: FakeTree, patch: Patch) -> None:
-    patch.setattr("cgpause.cli.check.NODE_PRESSURE", str(tree.folder / "absent"))
+def patched(target: str, value: object) -> Arrange:
+    """Replace an attribute, given by its full name."""
+    return lambda _, patch: patch.setattr(target, value)
 
 
 def psi_off(tree: FakeTree, patch: Patch) -> None:
@@ -165,34 +142,6 @@ def psi_off(tree: FakeTree, patch: Patch) -> None:
     patch.setattr(os, "open", refuse)
 
 
-def no_kubepods(tree: FakeTree, _: Patch) -> None:
-    tree.kubepods.rename(tree.root / "system.slice")
-
-
-def unreadable_tree(_: FakeTree, patch: Patch) -> None:
-    patch.setattr(Cgroup, "children", raiser(KernelReadError("/cg", OSError(errno.EIO, ""))))
-
-
-def no_xattrs(_: FakeTree, patch: Patch) -> None:
-    patch.setattr(Cgroup, "set_xattr", raiser(KernelWriteError("/cg", OSError(errno.EOPNOTSUPP, ""), "1")))
-
-
-def no_flock(_: FakeTree, patch: Patch) -> None:
-    patch.setattr(fcntl, "flock", raiser(OSError(errno.ENOLCK, "")))
-
-
-def no_names(tree: FakeTree, _: Patch) -> None:
-    tree.add_pod("nameless", log=False)
-
-
-def burst(tree: FakeTree, _: Patch) -> None:
-    (tree.add_pod("bursty") / "cpu.max.burst").write_text("20000\n")
-
-
-def no_memory_high(tree: FakeTree, _: Patch) -> None:
-    (tree.kubepods / "memory.high").unlink()
-
-
 def read_only_memory_high(_: FakeTree, patch: Patch) -> None:
     real = Cgroup.open
 
@@ -202,50 +151,6 @@ def read_only_memory_high(_: FakeTree, patch: Patch) -> None:
         return real(self, name, flags)
 
     patch.setattr(Cgroup, "open", refuse)
-
-
-def swap(_: FakeTree, patch: Patch) -> None:
-    patch.setattr(psutil, "swap_memory", lambda: SimpleNamespace(total=2 << 30))
-
-
-def swap_unreadable(_: FakeTree, patch: Patch) -> None:
-    patch.setattr(psutil, "swap_memory", raiser(PermissionError(errno.EACCES, "/proc/meminfo")))
-
-
-def other_pid_namespace(tree: FakeTree, _: Patch) -> None:
-    (tree.add_pod("other") / "cgroup.procs").write_text("0\n")
-
-
-def mounts_unreadable(_: FakeTree, patch: Patch) -> None:
-    patch.setattr(psutil, "disk_partitions", raiser(PermissionError(errno.EACCES, "/proc/filesystems")))
-
-
-def koordlet(_: FakeTree, patch: Patch) -> None:
-    patch.setattr(psutil, "process_iter", processes("koordlet", "kubelet"))
-
-
-def processes_unreadable(_: FakeTree, patch: Patch) -> None:
-    patch.setattr(psutil, "process_iter", raiser(psutil.AccessDenied()))
-
-
-def unit_missing(_: FakeTree, patch: Patch) -> None:
-    patch.setattr(subprocess, "run", systemctl("LoadState=not-found\nActiveState=inactive\nSubState=dead\n"))
-
-
-def unit_failed(_: FakeTree, patch: Patch) -> None:
-    patch.setattr(subprocess, "run", systemctl("LoadState=loaded\nActiveState=failed\nSubState=failed\n"))
-
-
-def no_systemd(_: FakeTree, patch: Patch) -> None:
-    patch.setattr(subprocess, "run", raiser(FileNotFoundError(errno.ENOENT, "systemctl")))
-
-
-def systemd_hangs(_: FakeTree, patch: Patch) -> None:
-    patch.setattr(subprocess, "run", raiser(subprocess.TimeoutExpired("systemctl", 10)))
-
-
-def systemd_says_nothing(_: FakeTree, patch: Patch) -> None:
-    patch.setattr(subprocess, "run", systemctl(""))
 
 
 def systemd_garbage(tree: FakeTree, patch: Patch) -> None:
@@ -258,37 +163,46 @@ def systemd_garbage(tree: FakeTree, patch: Patch) -> None:
     patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
+FAIL, WARN = Level.FAIL, Level.WARN
+CGROUP = "cgpause.kernel.cgroupfs.Cgroup"
+OLD_KERNEL = patched("platform.release", lambda: "5.13.19-generic")
+NO_PSI = patched("cgpause.cli.check.NODE_PRESSURE", "/nonexistent/memory.pressure")
+NO_XATTRS = KernelWriteError("/cg", OSError(errno.EOPNOTSUPP, ""), "1")
+NOT_FOUND = "LoadState=not-found\nActiveState=inactive\nSubState=dead\n"
+FAILED = "LoadState=loaded\nActiveState=failed\nSubState=failed\n"
+
+
 @pytest.mark.parametrize(
     ("arrange", "name", "level", "message"),
     [
-        pytest.param(old_kernel, "kernel", Level.FAIL, "5.13.19-generic", id="kernel-too-old"),
-        pytest.param(unknown_kernel, "kernel", Level.FAIL, "older than 5.14", id="kernel-unknown"),
-        pytest.param(not_root, "permissions", Level.WARN, "uid 1000", id="not-root"),
-        pytest.param(no_controllers, "cgroup", Level.FAIL, "lacks the controllers cpu, memory", id="no-controllers"),
-        pytest.param(no_controllers_file, "cgroup", Level.FAIL, "cpu, memory", id="no-controllers-file"),
-        pytest.param(no_root, "cgroup", Level.FAIL, "is not a directory", id="no-root"),
-        pytest.param(no_psi, "psi", Level.WARN, "No such file or directory", id="no-psi"),
-        pytest.param(psi_off, "psi", Level.WARN, "not supported", id="psi-off"),
-        pytest.param(no_kubepods, "kubepods", Level.WARN, "no kubepods cgroup below", id="no-kubepods"),
-        pytest.param(unreadable_tree, "kubepods", Level.FAIL, "EIO", id="tree-unreadable"),
-        pytest.param(no_xattrs, "xattr", Level.FAIL, "Operation not supported", id="no-xattrs"),
-        pytest.param(no_flock, "flock", Level.FAIL, "ENOLCK", id="no-flock"),
-        pytest.param(no_names, "names", Level.WARN, "1 pods have no name", id="no-names"),
-        pytest.param(burst, "burst", Level.WARN, "default/bursty", id="burst"),
-        pytest.param(no_memory_high, "memory.high", Level.WARN, "not on this kernel", id="no-memory-high"),
-        pytest.param(read_only_memory_high, "memory.high", Level.WARN, "EROFS", id="memory-high-read-only"),
-        pytest.param(swap, "swap", Level.WARN, "2048Mi", id="swap"),
-        pytest.param(swap_unreadable, "swap", Level.WARN, "", id="swap-unreadable"),
-        pytest.param(other_pid_namespace, "proc", Level.WARN, "PID namespace", id="other-pid-namespace"),
-        pytest.param(mounts_unreadable, "proc", Level.WARN, "cannot be listed", id="mounts-unreadable"),
-        pytest.param(koordlet, "writers", Level.WARN, "koordlet runs here", id="koordlet"),
-        pytest.param(processes_unreadable, "writers", Level.WARN, "", id="processes-unreadable"),
-        pytest.param(unit_missing, "unit", Level.WARN, "not installed", id="unit-missing"),
-        pytest.param(unit_failed, "unit", Level.WARN, "failed (failed)", id="unit-failed"),
-        pytest.param(no_systemd, "unit", Level.WARN, "systemctl cannot be run", id="no-systemd"),
-        pytest.param(systemd_hangs, "unit", Level.WARN, "timed out", id="systemd-hangs"),
-        pytest.param(systemd_says_nothing, "unit", Level.WARN, "not installed", id="systemd-says-nothing"),
-        pytest.param(systemd_garbage, "unit", Level.WARN, "", id="systemd-garbage"),
+        (OLD_KERNEL, "kernel", FAIL, "5.13.19-generic"),
+        (patched("platform.release", lambda: ""), "kernel", FAIL, "older than 5.14"),
+        (patched("os.geteuid", lambda: 1000), "permissions", WARN, "uid 1000"),
+        (lambda tree, _: controllers(tree).write_text("io pids\n"), "cgroup", FAIL, "lacks the controllers cpu"),
+        (lambda tree, _: controllers(tree).unlink(), "cgroup", FAIL, "cpu, memory"),
+        (lambda tree, _: tree.root.rename(tree.folder / "elsewhere"), "cgroup", FAIL, "is not a directory"),
+        (NO_PSI, "psi", WARN, "No such file or directory"),
+        (psi_off, "psi", WARN, "not supported"),
+        (lambda tree, _: tree.kubepods.rename(tree.root / "x.slice"), "kubepods", WARN, "no kubepods cgroup below"),
+        (patched(f"{CGROUP}.children", raiser(KernelReadError("/cg", OSError(5, "")))), "kubepods", FAIL, "EIO"),
+        (patched(f"{CGROUP}.set_xattr", raiser(NO_XATTRS)), "xattr", FAIL, "Operation not supported"),
+        (patched("fcntl.flock", raiser(OSError(errno.ENOLCK, ""))), "flock", FAIL, "ENOLCK"),
+        (lambda tree, _: tree.add_pod("nameless", log=False), "names", WARN, "1 pods have no name"),
+        (lambda tree, _: put_in_pod(tree, "cpu.max.burst", "20000\n"), "burst", WARN, "default/other"),
+        (lambda tree, _: (tree.kubepods / "memory.high").unlink(), "memory.high", WARN, "not on this kernel"),
+        (read_only_memory_high, "memory.high", WARN, "EROFS"),
+        (patched("psutil.swap_memory", lambda: SimpleNamespace(total=2 << 30)), "swap", WARN, "2048Mi"),
+        (patched("psutil.swap_memory", raiser(PermissionError(errno.EACCES, "/proc/meminfo"))), "swap", WARN, ""),
+        (lambda tree, _: put_in_pod(tree, "cgroup.procs", "0\n"), "proc", WARN, "PID namespace"),
+        (patched("psutil.disk_partitions", raiser(PermissionError(13, "/"))), "proc", WARN, "cannot be listed"),
+        (patched("psutil.process_iter", processes("koordlet", "kubelet")), "writers", WARN, "koordlet runs here"),
+        (patched("psutil.process_iter", raiser(psutil.AccessDenied())), "writers", WARN, ""),
+        (patched("subprocess.run", systemctl(NOT_FOUND)), "unit", WARN, "not installed"),
+        (patched("subprocess.run", systemctl(FAILED)), "unit", WARN, "failed (failed)"),
+        (patched("subprocess.run", raiser(FileNotFoundError(2, "systemctl"))), "unit", WARN, "systemctl cannot be run"),
+        (patched("subprocess.run", raiser(subprocess.TimeoutExpired("systemctl", 10))), "unit", WARN, "timed out"),
+        (patched("subprocess.run", systemctl("")), "unit", WARN, "not installed"),
+        (systemd_garbage, "unit", WARN, ""),
     ],
 )
 def test_whatever_is_not_well_is_found_with_what_to_do(
@@ -301,6 +215,14 @@ def test_whatever_is_not_well_is_found_with_what_to_do(
     assert found.level is level
     assert message in found.message
     assert found.advice
+
+
+def controllers(tree: FakeTree) -> Path:
+    return tree.root / "cgroup.controllers"
+
+
+def put_in_pod(tree: FakeTree, file: str, text: str) -> None:
+    (tree.add_pod("other") / file).write_text(text)
 
 
 @pytest.mark.parametrize(
@@ -385,7 +307,7 @@ def test_nothing_is_left_behind(healthy: FakeTree) -> None:
     assert [path for path in (healthy.kubepods, *healthy.kubepods.rglob("*")) if os.listxattr(path)] == []
 
 
-@pytest.mark.parametrize("arrange", [None, old_kernel, no_psi], ids=["well", "fail", "warn"])
+@pytest.mark.parametrize("arrange", [None, OLD_KERNEL, NO_PSI], ids=["well", "fail", "warn"])
 def test_every_line_has_a_level_and_json_says_the_same(
     arrange: Arrange | None, healthy: FakeTree, monkeypatch: Patch
 ) -> None:
@@ -396,7 +318,7 @@ def test_every_line_has_a_level_and_json_says_the_same(
     printed = run(healthy, "check", "-ojson")
     machine = json.loads(printed.stdout)
 
-    assert text.exit_code == printed.exit_code == (1 if arrange is old_kernel else 0)
+    assert text.exit_code == printed.exit_code == (1 if arrange is OLD_KERNEL else 0)
     lines = [line for line in text.stdout.splitlines() if not line.startswith(" ")]
     assert [tuple(line.split()[:2]) for line in lines] == [(c["level"], c["name"]) for c in machine["checks"]]
     assert len(text.stdout.splitlines()) == len(lines) + sum(c["advice"] is not None for c in machine["checks"])

