@@ -11,22 +11,16 @@ from pathlib import Path
 
 import pytest
 from helpers.fixtures import Patch
+from helpers.metering import Metered
 from helpers.nodes import S
-from helpers.trees import FakeTree
 
-from cgpause.config.settings import Config
 from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism, Owner, Pressure
-from cgpause.daemon.brake import Brake
-from cgpause.daemon.gauges import Sources, gather
+from cgpause.daemon.gauges import gather
 from cgpause.kernel.inotify import Watch
-from cgpause.kernel.psi import PsiTriggers
 from cgpause.ledger import ledger
 from cgpause.ledger.plan import PauseRequest
-from cgpause.pods.sampler import Sampler
 from cgpause.pods.tracked import TrackedPod
-from cgpause.pods.tree import PodTree
-from cgpause.telemetry.counts import Counts
 from cgpause.telemetry.events import EventKind, make_event, present
 from cgpause.telemetry.metrics import BY_NAME, MetricType, Values
 
@@ -34,19 +28,8 @@ GIB = 1 << 30
 PRESSURE = "".join(f"{word} avg10=0.00 avg60=0.00 avg300=0.00 total=1\n" for word in ("some", "full"))
 
 
-class Bench:
-    """A node with pods, and the sources of all its metrics."""
-
-    def __init__(self, folder: Path, watch: Watch, epoll: select.epoll) -> None:
-        self.fake = FakeTree(folder)
-        self.tree = PodTree(str(self.fake.root), str(self.fake.log_dir), Config())
-        self.counts = Counts(now_ns())
-        self.sampler = Sampler(self.tree, kubelet_config="/nonexistent")
-        psi, brake = PsiTriggers(epoll), Brake(self.tree, watch, dry_run=False)
-        self.sources = Sources(self.tree, self.sampler, psi, watch, brake, self.counts, started_at=time.time())
-
-    def refresh(self) -> None:
-        self.tree.refresh(now_ns())
+class Bench(Metered):
+    """Metrics of pods that the test pauses."""
 
     def tracked(self, name: str) -> TrackedPod:
         return next(tracked for tracked in self.tree.pods.values() if tracked.pod.name == name)
@@ -74,8 +57,7 @@ def bench(tmp_path: Path, watch: Watch) -> Iterator[Bench]:
     with select.epoll() as epoll:
         made = Bench(tmp_path, watch, epoll)
         yield made
-        made.sampler.close()
-        made.tree.close()
+        made.close()
 
 
 def test_everything_that_has_a_name_is_gathered_as_it_is_described(bench: Bench, monkeypatch: Patch) -> None:

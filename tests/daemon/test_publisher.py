@@ -13,48 +13,33 @@ from pathlib import Path
 
 import pytest
 from helpers.fixtures import Log, Patch
+from helpers.metering import Metered
 from helpers.nodes import S
 from helpers.refusals import refusing
-from helpers.trees import FakeTree, wait_until
+from helpers.trees import wait_until
 
-from cgpause.config.settings import Config, MetricsConfig
+from cgpause.config.settings import MetricsConfig
 from cgpause.core.clock import NEVER_NS
 from cgpause.core.paths import METRICS_FILE
 from cgpause.daemon import gauges, publisher
-from cgpause.daemon.brake import Brake
 from cgpause.daemon.gauges import Sources
 from cgpause.daemon.publisher import Publisher
 from cgpause.kernel import wholefile
 from cgpause.kernel.inotify import Watch
-from cgpause.kernel.psi import PsiTriggers
-from cgpause.pods.sampler import Sampler
-from cgpause.pods.tree import PodTree
 from cgpause.telemetry import published
-from cgpause.telemetry.counts import Counts
 from cgpause.telemetry.metrics import Values
 from cgpause.telemetry.published import PublishedError, Stamp
 
 ON = MetricsConfig(publish=True)
 
 
-class Bench:
-    """A tree, and all other parts of the daemon that the publisher reads."""
+class Bench(Metered):
+    """A publisher of the metrics of one pod."""
 
     def __init__(self, folder: Path, watch: Watch, epoll: select.epoll) -> None:
-        self.fake = FakeTree(folder)
+        super().__init__(folder, watch, epoll)
         self.fake.add_pod("web")
-        tree = PodTree(str(self.fake.root), str(self.fake.log_dir), Config())
-        tree.refresh(0)
-        self.counts = Counts(0)
-        self.sources = Sources(
-            tree,
-            Sampler(tree),
-            PsiTriggers(epoll),
-            watch,
-            Brake(tree, watch, dry_run=False),
-            self.counts,
-            started_at=1.0,
-        )
+        self.refresh()
         self.folder = folder / "run"
         self.folder.mkdir()
         self.path = str(self.folder / METRICS_FILE)
@@ -85,8 +70,7 @@ def bench(tmp_path: Path, watch: Watch, caplog: Log) -> Iterator[Bench]:
         caplog.clear()
         yield made
         made.publisher.close()
-        made.sources.sampler.close()
-        made.sources.tree.close()
+        made.close()
 
 
 def said(caplog: Log) -> list[str]:

@@ -1,0 +1,36 @@
+"""A node with pods, and all parts of the daemon that its metrics come from."""
+
+from __future__ import annotations
+
+import select
+from pathlib import Path
+
+from cgpause.config.settings import Config
+from cgpause.core.clock import now_ns
+from cgpause.daemon.brake import Brake
+from cgpause.daemon.gauges import Sources
+from cgpause.kernel.inotify import Watch
+from cgpause.kernel.psi import PsiTriggers
+from cgpause.pods.sampler import Sampler
+from cgpause.pods.tree import PodTree
+from cgpause.telemetry.counts import Counts
+from helpers.trees import FakeTree
+
+
+class Metered:
+    """A made tree, followed, and the sources of all its metrics."""
+
+    def __init__(self, folder: Path, watch: Watch, epoll: select.epoll) -> None:
+        self.fake = FakeTree(folder)
+        self.tree = PodTree(str(self.fake.root), str(self.fake.log_dir), Config())
+        self.counts = Counts(now_ns())
+        self.sampler = Sampler(self.tree, kubelet_config="/nonexistent")
+        psi, brake = PsiTriggers(epoll), Brake(self.tree, watch, dry_run=False)
+        self.sources = Sources(self.tree, self.sampler, psi, watch, brake, self.counts, started_at=1.0)
+
+    def refresh(self) -> None:
+        self.tree.refresh(now_ns())
+
+    def close(self) -> None:
+        self.sampler.close()
+        self.tree.close()
