@@ -93,17 +93,6 @@ def test_a_foreign_write_is_answered_and_its_value_restored(
     assert cpu_max(pod) == foreign
 
 
-def test_a_second_controller_that_never_stops_gets_the_pod(tree: FakeTree, start: Start) -> None:
-    pod, daemon = pause_web(tree, start)
-
-    def write_again() -> bool:
-        (pod / "cpu.max").write_text("max 100000\n")
-        return "another writer keeps changing cpu.max" in daemon.log
-
-    wait_until(write_again, "the daemon to give in")
-    wait_until(lambda: not records_left(tree.root), "the record to be removed")
-
-
 def test_an_operators_resume_lets_the_pod_run(tree: FakeTree, start: Start) -> None:
     pod = tree.add_pod("web")
     other = tree.add_pod("other", 2 << 20)

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from helpers.daemons import Running
+from helpers.daemons import HIGH, NO_SACRIFICE, Running
 from helpers.fixtures import Capture
 from helpers.trees import FakeTree, records_left, wait_until
 
@@ -21,16 +21,6 @@ from cgpause import contained
 from cgpause.kernel.cgroupfs import Cgroup
 
 UNIT = (Path(__file__).parents[2] / "systemd/cgpause.service").read_text()
-FULL = 1000 << 20
-CONFIG = """\
-policy = "watermark"
-[watermark]
-interval_s = 0.1
-patience = 1
-sacrifice = false
-[hold]
-max_pause_s = 3600
-"""
 # Sends the daemon's messages, and then runs the code of a test.
 CHILD = """
 import os, signal, socket, sys, time
@@ -267,9 +257,9 @@ def daemon_pid(it: Running) -> int:
 def paused(tree: FakeTree) -> Iterator[Running]:
     """Start both and wait until the daemon has paused default/web."""
     pod = tree.add_pod("web", 100 << 20)
-    it = Running(tree, CONFIG, module="cgpause.contained")
+    it = Running(tree, NO_SACRIFICE, module="cgpause.contained")
     it.wait_for_log("started ")
-    tree.set_used(FULL)
+    tree.set_used(HIGH)
     it.wait_for_log(" paused pod=default/web")
     assert records_left(tree.root) == [pod]
     yield it

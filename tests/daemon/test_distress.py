@@ -44,15 +44,6 @@ def test_a_pod_that_loses_child_after_child_to_oom_kills_is_resumed_three_times(
     assert daemon.log.count("was OOM-killed") == 3
 
 
-def test_a_paused_pod_whose_memory_cannot_be_read_is_resumed(tree: FakeTree, start: Start) -> None:
-    pod, daemon = pause_web(tree, start)
-
-    (pod / "memory.current").write_text("garbage\n")
-
-    daemon.wait_for_log('reason="its memory.current cannot be read"')
-    assert cpu_max(pod) == "max 100000"
-
-
 def test_a_pod_resumed_in_distress_is_not_paused_again_at_once(tree: FakeTree, start: Start) -> None:
     pod, daemon = pause_web(tree, start, NO_SACRIFICE + "min_run_s = 3600\n")
 

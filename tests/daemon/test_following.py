@@ -11,23 +11,14 @@ from helpers.trees import FakeTree, cpu_max, other_tree, records_left, rewrite, 
 WALK_OFTEN = f"from cgpause.pods import refresh_times; refresh_times.REFRESH_NS = {S // 2}"
 
 
-def test_a_node_without_kubepods_is_waited_for(tree: FakeTree, start: Start) -> None:
+def test_a_tree_that_appears_vanishes_and_comes_back_is_followed(tree: FakeTree, start: Start) -> None:
+    tree.add_pod("first")
     hidden = tree.folder / "hidden"
     tree.kubepods.rename(hidden)
     daemon = start()
     assert 'driver="none yet"' in daemon.log
-
     hidden.rename(tree.kubepods)
-    pod = tree.add_pod("web")
-    tree.set_used(HIGH)
-
-    wait_until(lambda: cpu_max(pod) == PAUSED, "a pause in the tree that appeared")
-
-
-def test_a_tree_that_vanishes_and_comes_back_is_followed(tree: FakeTree, start: Start) -> None:
-    tree.add_pod("first")
-    daemon = start()
-    hidden = tree.folder / "hidden"
+    daemon.wait_for_log("pod appeared pod=default/first")
     tree.kubepods.rename(hidden)
     daemon.wait_for_log("pod gone pod=default/first")
 

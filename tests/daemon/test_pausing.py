@@ -6,40 +6,10 @@ import os
 import signal
 
 import pytest
-from helpers.daemons import GIB, HIGH, NO_SACRIFICE, PAUSED, QUICK, Running, Start, pause_web
+from helpers.daemons import HIGH, NO_SACRIFICE, PAUSED, Running, Start, pause_web
 from helpers.trees import FakeTree, cpu_max, pause_pod, records_left, wait_until
 
 from cgpause.core.model import Owner
-
-
-def test_pods_are_paused_in_ascending_order_and_restored_to_their_own_values(tree: FakeTree, start: Start) -> None:
-    large = tree.add_pod("large", 300 << 20)
-    small = tree.add_pod("small", 100 << 20, cpu_max="50000 100000")
-    middle = tree.add_pod("middle", 200 << 20, cpu_max="200000 50000")
-    daemon = start()
-
-    tree.set_used(HIGH)
-    daemon.wait_for_log(" paused pod=default/large")  # logged after the write
-    assert cpu_max(large) == PAUSED
-
-    paused = [line.split("pod=")[1].split()[0] for line in daemon.log.splitlines() if " paused pod=" in line]
-    assert paused == ["default/small", "default/middle", "default/large"]
-    tree.set_used(0)
-    wait_until(lambda: not records_left(tree.root), "all pods to be resumed")
-    assert [cpu_max(small), cpu_max(middle), cpu_max(large)] == ["50000 100000", "200000 50000", "max 100000"]
-
-
-def test_page_cache_is_no_reason_to_pause(tree: FakeTree, start: Start) -> None:
-    pod = tree.add_pod("web")
-    tree.set_used(int(0.1 * GIB), reclaimable_bytes=int(0.9 * GIB))
-    daemon = start()
-
-    # Pods that come and go trigger refreshes, and so several decisions.
-    for number in range(3):
-        tree.add_pod(f"other-{number}")
-        daemon.wait_for_log(f"pod appeared pod=default/other-{number}")
-
-    assert cpu_max(pod) == "max 100000"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "sigint"])
@@ -146,20 +116,6 @@ def test_dry_run_decides_and_writes_nothing(tree: FakeTree, start: Start) -> Non
     assert [*state.iterdir(), *run.iterdir()] == []
 
 
-def test_everything_paused_and_no_better_sacrifices_the_last_paused_but_not_its_sandbox(
-    tree: FakeTree, start: Start
-) -> None:
-    tree.add_pod("small", 100 << 20)
-    last = tree.add_pod("last", 200 << 20)
-    tree.set_used(HIGH)
-
-    daemon = start(QUICK + "batch = 1\n[hold]\nmax_pause_s = 3600\n")
-
-    daemon.wait_for_log("sacrificed pod=default/last")
-    killed = sorted((path / "cgroup.kill").read_text() for path in last.glob("*.scope"))
-    assert killed == ["", "1\n"]
-
-
 def test_running_out_of_descriptors_leaves_nobody_paused(tree: FakeTree) -> None:
     pods = [tree.add_pod(f"web-{number}") for number in range(4)]
     tree.set_used(HIGH)
@@ -173,12 +129,3 @@ def test_running_out_of_descriptors_leaves_nobody_paused(tree: FakeTree) -> None
     assert daemon.stop() == 0
     assert {cpu_max(pod) for pod in pods} == {"max 100000"}
     assert records_left(tree.root) == []
-
-
-def test_a_damaged_record_that_nobody_can_replace_is_not_called_resumed(tree: FakeTree, start: Start) -> None:
-    pod = tree.add_pod("web")
-    os.setxattr(pod, "user.cgpause", b'{"schema": 2}')
-    daemon = start()
-
-    assert daemon.stop() == 6
-    assert daemon.log.count("could not resume pod=default/web") == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -254,20 +253,13 @@ def test_a_pause_that_an_operator_ended_is_counted_once(bench: Bench) -> None:
 # --- watches -------------------------------------------------------------------------------------------------------
 
 
-def thrash(folder: Path) -> Callable[[], None]:
-    def write() -> None:
-        (folder / "memory.events").write_text("max 1\noom_kill 0\n")
-
-    return write
-
-
 @pytest.mark.parametrize("failure", ["none", "refused", "busy"])
 def test_only_paused_pods_wake_us_with_every_write(
     tmp_path: Path, watch: Watch, monkeypatch: Patch, failure: str
 ) -> None:
     """A pod that thrashes at its own memory.max would wake the daemon a hundred times a second."""
     bench = Bench(tmp_path, watch)
-    write = thrash(bench.folders["b"])
+    events = bench.folders["b"] / "memory.events"
     with ExitStack() as stack:
         if failure == "refused":
             refuse(stack.enter_context(monkeypatch.context()), bench.folders["b"], errno.EACCES)
@@ -275,11 +267,11 @@ def test_only_paused_pods_wake_us_with_every_write(
             stack.enter_context(locked(bench, "b"))
         bench.pause("b")
     watch.read()
-    write()
+    events.write_text("max 1\noom_kill 0\n")
     assert bool(watch.read().pods) is (failure == "none")
     bench.resume("b")
     watch.read()
-    write()
+    events.write_text("max 1\noom_kill 0\n")
     assert watch.read().pods == {}
     bench.tree.close()
 
