@@ -6,15 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from vm.installed import (
-    PREFIX,
-    RUN,
-    SHARED,
-    UNIT,
-    install,
-    systemd_is_up_to_date,
-    unit_options,
-)
+from vm.installed import PREFIX, RUN, SHARED, UNIT, install, systemd_is_up_to_date
 from vm.slices import (
     CONFIG,
     CONFIG_TEXT,
@@ -127,22 +119,6 @@ def test_install_over_a_bad_configuration_changes_nothing(calm: Node) -> None:
     assert f"{CONFIG}:" in said
     assert "nothing was changed" in said
     assert (main_pid(), os.readlink(PREFIX / "current")) == before
-
-
-def test_install_checks_the_configuration_that_a_drop_in_names(calm: Node) -> None:
-    before = (main_pid(), os.readlink(PREFIX / "current"))
-    pool = CONFIG.with_name("pool-a.toml")
-    pool.write_text(f"{CONFIG_TEXT}[watermark]\n")
-    try:
-        with unit_options(f"--verbose --config {pool}"):
-            said = install("--wheels", WHEELS, status=2)
-            after = (main_pid(), os.readlink(PREFIX / "current"))
-    finally:
-        pool.unlink()
-
-    assert f"{pool}:" in said
-    assert f"CGPAUSE_OPTIONS=--verbose --config {pool} " in said
-    assert after == before
 
 
 def test_reload_takes_a_good_configuration_and_keeps_the_old_one_over_a_bad_one(calm: Node) -> None:
