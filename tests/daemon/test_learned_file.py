@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from helpers.fixtures import Patch
-from helpers.refusals import refusing
+from helpers.refusals import occupy, refusing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -166,16 +166,10 @@ def test_as_much_as_the_daemon_can_know_can_be_read_again(path: str) -> None:
 
 @pytest.mark.parametrize("what", ["large", "folder", "fifo", "link"])
 def test_what_is_no_file_of_ours_is_refused_without_waiting_for_it(path: str, what: str) -> None:
-    match what:
-        case "large":
-            Path(path).write_bytes(encode(KNOWN) + b" " * (4 << 20))
-        case "folder":
-            os.mkdir(path)
-        case "fifo":
-            os.mkfifo(path)
-        case "link":
-            Path(f"{path}.elsewhere").write_bytes(encode(KNOWN))
-            os.symlink(f"{path}.elsewhere", path)
+    if what == "large":
+        Path(path).write_bytes(encode(KNOWN) + b" " * (4 << 20))
+    else:
+        occupy(Path(path), what)
 
     with pytest.raises(LearnedError) as raised:
         read(path)

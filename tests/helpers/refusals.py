@@ -1,4 +1,4 @@
-"""Functions that fail, in place of one of the kernel's or of a Cgroup's."""
+"""Functions that fail, in place of one of the kernel's or of a Cgroup's, and what is no file in place of one."""
 
 from __future__ import annotations
 
@@ -41,3 +41,14 @@ def refusing_at(path: Path, error: Exception, method: str) -> Callable[..., obje
         return real(self, *args, **options)
 
     return refuse
+
+
+def occupy(path: Path, what: str) -> None:
+    """Put a folder, a fifo or a link at the path of a file; the link leads to a file with other text."""
+    if what == "folder":
+        path.mkdir()
+    elif what == "fifo":
+        os.mkfifo(path)
+    else:
+        (path.parent / "elsewhere").write_text("precious\n")
+        path.symlink_to("elsewhere")

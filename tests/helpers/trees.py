@@ -180,6 +180,14 @@ def damage(pod: Path) -> None:
     os.setxattr(pod, XATTR, b"rubbish")
 
 
+def spoil(folder: Path, how: str, xattr: str = XATTR) -> None:
+    """Remove or damage a record."""
+    if how == "removed":
+        os.removexattr(folder, xattr)
+    else:
+        os.setxattr(folder, xattr, b"{}")
+
+
 @contextmanager
 def lock_held(cgroup: Path) -> Iterator[None]:
     """Hold the lock of a cgroup, as another process does."""

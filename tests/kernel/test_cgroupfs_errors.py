@@ -251,14 +251,6 @@ def test_processes_of_a_container_are_listed_from_its_pod(cgroup: Cgroup, folder
     assert cgroup.pids("container") == [7, 8]
 
 
-def test_a_descriptor_is_closed_with_the_block(tmp_path: Path, folder: Path) -> None:
-    before = open_descriptors()
-    with Cgroup(str(tmp_path), "pod") as opened, opened.child("") as child:
-        assert child.path.rstrip("/") == str(folder)
-        assert open_descriptors() == before + 2
-    assert open_descriptors() == before
-
-
 def test_without_mountinfo_the_root_has_to_be_named(monkeypatch: Patch) -> None:
     monkeypatch.setattr(builtins, "open", refusing(errno.EACCES))
     with pytest.raises(HostError, match=r"cannot find the cgroup root.*--cgroup-root names it"):

@@ -143,18 +143,7 @@ def test_a_process_that_has_ended_does_not_hide_those_that_run(web: Path, start_
     assert read(web) is OwnWord.PROTECT
 
 
-@pytest.mark.parametrize(
-    ("name", "word"),
-    [
-        ("runc:[2:INIT]", None),
-        ("runc", None),
-        ("exe", None),
-        ("6", None),
-        ("crunch", OwnWord.BATCH),
-        ("runcible", OwnWord.BATCH),
-        ("7zip", OwnWord.BATCH),
-    ],
-)
+@pytest.mark.parametrize(("name", "word"), [("runc:[2:INIT]", None), ("runcible", OwnWord.BATCH)])
 def test_only_a_runtime_makes_the_reading_wait(
     web: Path, start_process: Start, name: str, word: OwnWord | None
 ) -> None:

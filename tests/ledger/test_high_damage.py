@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from helpers.fixtures import Patch
 from helpers.ledgers import high_state
+from helpers.trees import spoil
 
 from cgpause.core.errors import CgroupGoneError, DamagedRecordError, KernelReadError, MalformedError, RestoreError
 from cgpause.kernel.cgroupfs import Cgroup
@@ -27,22 +28,15 @@ def armed(kubepods: Cgroup) -> HighRecord:
     return record
 
 
-def spoil(folder: Path, how: str) -> None:
-    if how == "removed":
-        os.removexattr(folder, high.XATTR)
-    else:
-        os.setxattr(folder, high.XATTR, b"{}")
-
-
 @pytest.mark.parametrize("how", ["removed", "damaged"])
 def test_a_record_that_is_remembered_replaces_one_that_is_lost(folder: Path, kubepods: Cgroup, how: str) -> None:
     known = armed(kubepods)
-    spoil(folder, how)
+    spoil(folder, how, high.XATTR)
     second = set_high(kubepods, LOWER, since_ns=9, known=known)
     assert second == HighRecord(None, LOWER, LEVEL, since_ns=1)
     assert read_record(kubepods) == second
 
-    spoil(folder, how)
+    spoil(folder, how, high.XATTR)
     assert release(kubepods, known=second) == Released(None, foreign=False)
     assert high_state(folder) == ("max", [])
 

@@ -88,14 +88,6 @@ def test_where_nobody_had_to_be_held_nobody_is(config: Config, tmp_path: Path) -
     assert guess.lowest_bytes == guess.recorded_lowest_bytes, "with nobody held it is the record"
 
 
-@by_policy
-def test_the_same_trace_gives_the_same_outcome(config: Config, tmp_path: Path) -> None:
-    trace = saved(tmp_path / "x", simulated(config, limit_mib=1500)[0])
-
-    assert replay(trace, config) == replay(load_trace(str(tmp_path / "x")), config)
-    assert estimate(trace, config) == estimate(trace, config)
-
-
 def test_a_node_that_nobody_watched_is_replayed_under_each_policy(tmp_path: Path) -> None:
     """The recording daemon pauses no pod, because its thresholds are out of reach."""
     nobody = Config(policy=Policy.WATERMARK, watermark=WatermarkConfig(upper_pct=100, lower_pct=99, interval_s=60))

@@ -27,7 +27,6 @@ from cgpause.offline.simulate.run import simulate
 from cgpause.offline.simulate.worker import OVERHEAD_BYTES, Work, job_seeds, splitmix64, volatile
 from cgpause.policy.decide import Decision, State
 
-REPO = Path(__file__).parents[2]
 SMALL = Load(
     "small",
     Machine(capacity_bytes=384 * MIB, cpus=1, page_s=50e-6, make_s=0.01, backoff_scale=0.2),

@@ -35,13 +35,6 @@ def fake(tmp_path: Path) -> FakeTree:
 
 
 @pytest.fixture
-def tree(fake: FakeTree) -> Iterator[PodTree]:
-    made = PodTree(str(fake.root), str(fake.log_dir), Config())
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def sampler(tree: PodTree) -> Iterator[Sampler]:
     with Sampler(tree) as made:
         yield made

@@ -74,15 +74,6 @@ def of(made: Counts, name: str) -> dict[tuple[str, ...], float]:
     return shown(made.values(), name)
 
 
-def test_what_is_counted_has_a_name_and_fits_it() -> None:
-    made = counts(event("paused"), event("froze", at_s=1001), event("resumed", at_s=1002, result="room"))
-
-    for name, figures in made.values().items():
-        for figure in figures:
-            assert len(figure.labels) == len(BY_NAME[name].labels), name
-            assert len(figure.counts) == (len(BY_NAME[name].buckets) + 1 if BY_NAME[name].buckets else 0)
-
-
 # --- pauses ----------------------------------------------------------------------------------------------------------
 
 

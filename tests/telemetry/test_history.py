@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from helpers.commandline import as_nobody
+from helpers.refusals import occupy
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -302,27 +303,9 @@ def test_a_file_set_aside_while_it_is_opened_is_read_once(path: Path, monkeypatc
 # --- other things at its path ----------------------------------------------------------------------------------------
 
 
-def symlink(path: Path) -> None:
-    (path.parent / "elsewhere").write_text("precious\n")
-    path.symlink_to("elsewhere")
-
-
-def fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def folder(path: Path) -> None:
-    path.mkdir()
-
-
-HOSTILE = [symlink, fifo, folder]
-
-
-@pytest.mark.parametrize("make", HOSTILE)
-def test_whatever_is_no_file_is_neither_written_nor_read_nor_waited_for(
-    path: Path, make: Callable[[Path], None]
-) -> None:
-    make(path)
+@pytest.mark.parametrize("what", ["link", "fifo", "folder"])
+def test_whatever_is_no_file_is_neither_written_nor_read_nor_waited_for(path: Path, what: str) -> None:
+    occupy(path, what)
 
     with pytest.raises(OSError, match=str(path)):
         append(str(path), event(1), ROOM)
@@ -330,7 +313,7 @@ def test_whatever_is_no_file_is_neither_written_nor_read_nor_waited_for(
         everything(path)
     with pytest.raises(HistoryError, match=f"cannot read {path}: "):
         tail(str(path), 1)
-    if make is symlink:
+    if what == "link":
         assert (path.parent / "elsewhere").read_text() == "precious\n"
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from helpers.actuating import BY_HAND, ORIGINALS, THROTTLE, Bench, lines, locked
 from helpers.fixtures import Log
-from helpers.trees import records_left
+from helpers.trees import records_left, spoil
 
 from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.model import Mechanism, Owner
@@ -62,10 +62,7 @@ def test_a_pod_whose_record_is_lost_is_resumed_by_what_the_daemon_remembers(
 ) -> None:
     """No other source could resume it: this test has no systemd that knows the original."""
     bench.pause("b", mechanism=mechanism)
-    if damage == "removed":
-        os.removexattr(bench.folders["b"], "user.cgpause")
-    else:
-        os.setxattr(bench.folders["b"], "user.cgpause", b"{}")
+    spoil(bench.folders["b"], damage)
     bench.actuator.read_record(bench.tracked("b"))
     assert (bench.cpu_max(), bench.frozen(), bench.held()) == (ORIGINALS, [], [])
     assert records_left(bench.fake.root) == []

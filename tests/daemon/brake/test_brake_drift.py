@@ -9,7 +9,7 @@ import pytest
 from helpers.braking import AIRBAG, RELEASED, TRIPWIRE, S, apply, brake_state, in_force, start_brake
 from helpers.fixtures import Log
 from helpers.headrooms import GIB, limited
-from helpers.trees import FakeTree
+from helpers.trees import FakeTree, spoil
 
 from cgpause.daemon.brake import Brake
 from cgpause.kernel.inotify import Watch
@@ -104,17 +104,11 @@ def test_an_operators_resume_all_counts_as_drift(brake: Brake, fake: FakeTree) -
 def test_whatever_happens_to_its_record_the_original_is_remembered(brake: Brake, fake: FakeTree, damage: str) -> None:
     """Otherwise the brake would take its own value for the original and leave it after the daemon's end."""
     apply(brake, 10)
-    if damage == "removed":
-        os.removexattr(fake.kubepods, high.XATTR)
-    else:
-        os.setxattr(fake.kubepods, high.XATTR, b"{}")
+    spoil(fake.kubepods, damage, high.XATTR)
     apply(brake, 80, tight=True)
     assert brake_state(fake) == (AIRBAG, True)
 
-    if damage == "removed":
-        os.removexattr(fake.kubepods, high.XATTR)
-    else:
-        os.setxattr(fake.kubepods, high.XATTR, b"{}")
+    spoil(fake.kubepods, damage, high.XATTR)
     assert brake.release("a test")
     assert brake_state(fake) == RELEASED
 

@@ -11,7 +11,7 @@ from helpers.fixtures import Log, Patch
 from helpers.nodes import S
 from helpers.trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, open_descriptors, other_tree, pause_pod
 
-from cgpause.config.settings import Config, ProtectConfig
+from cgpause.config.settings import Config
 from cgpause.core.cgroup_names import CgroupDriver
 from cgpause.core.errors import CgroupGoneError, KernelReadError
 from cgpause.core.model import Owner
@@ -19,7 +19,6 @@ from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
 from cgpause.pods.tree import PodTree
 
-ALLOW_ALL = Config(protect=ProtectConfig(namespaces=(), static_pods=False, guaranteed=False))
 
 
 def labels(tree: PodTree) -> set[str]:
