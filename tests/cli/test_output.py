@@ -8,25 +8,14 @@ from typing import Any
 
 import pytest
 from helpers.commandline import GIB, MIB, Patch
+from helpers.nodes import pod
 from rich.console import Console
 
 from cgpause.cli import explain, output, status
 from cgpause.cli.check import Finding, Level, print_findings
 from cgpause.config.settings import Config
 from cgpause.core.errors import printable
-from cgpause.core.model import (
-    CgroupId,
-    CpuMax,
-    Headroom,
-    Mechanism,
-    Owner,
-    PauseRecord,
-    Pod,
-    PodUsage,
-    Policy,
-    QosClass,
-    Sample,
-)
+from cgpause.core.model import CpuMax, Headroom, Mechanism, Owner, PauseRecord, PodUsage, Policy, Sample
 from cgpause.kernel.find_daemon import DaemonState
 from cgpause.policy.demand import Basis
 from cgpause.policy.explain import Verdict
@@ -304,24 +293,11 @@ def test_each_pod_is_one_whole_line_in_a_pipe(pod: dict[str, Any], capsys: Captu
         assert printable(text or "").rstrip() in lines[FIRST]
 
 
-def make_pod(name: str, *, protected: str | None = None, paused: PauseRecord | None = None) -> Pod:
-    return Pod(
-        cgroup=CgroupId(f"kubepods/burstable/{name}", 1),
-        uid=f"uid-of-{name}",
-        qos=QosClass.BURSTABLE,
-        namespace="default",
-        name=name,
-        memory_max_bytes=None,
-        protected=protected,
-        paused=paused,
-    )
-
-
 SAMPLE = Sample(5, Headroom(8 * GIB, 6 * GIB, GIB, 950 * MIB), ())
 WATERMARK = Config(policy=Policy.WATERMARK)
 PLACES = (
     Place(
-        PodUsage(30 * MIB, make_pod("big")),
+        PodUsage(30 * MIB, pod("big")),
         40.0 * MIB,
         100.0 * MIB,
         40.0 * MIB,
@@ -332,7 +308,7 @@ PLACES = (
         first=True,
     ),
     Place(
-        PodUsage(10 * MIB, make_pod("small")),
+        PodUsage(10 * MIB, pod("small")),
         math.inf,
         50.0 * MIB,
         5.0 * MIB,
@@ -343,8 +319,8 @@ PLACES = (
     ),
 )
 VERDICTS = (
-    Verdict(PodUsage(10 * MIB, make_pod("small")), 1, "would pause (throttle): why"),
-    Verdict(PodUsage(20 * MIB, make_pod("safe", protected="a rule")), None, "runs: protected: a rule"),
+    Verdict(PodUsage(10 * MIB, pod("small")), 1, "would pause (throttle): why"),
+    Verdict(PodUsage(20 * MIB, pod("safe", protected="a rule")), None, "runs: protected: a rule"),
 )
 
 
@@ -355,8 +331,8 @@ def test_a_decision_reads_like_this(capsys: Capture) -> None:
     assert lines == [
         "policy watermark: memory 92.8 % used, 74.0Mi of headroom; pauses at 90 %, resumes at 80 %",
         "RANK  POD  QOS  CLASS  MEMORY  VERDICT",
-        "  1  default/small  Burstable  batch  10.0Mi  would pause (throttle): why",
-        "  -  default/safe  Burstable  batch  20.0Mi  runs: protected: a rule",
+        "  1  default/small  Burstable  service  10.0Mi  would pause (throttle): why",
+        "  -  default/safe  Burstable  service  20.0Mi  runs: protected: a rule",
     ]
 
 
@@ -371,8 +347,8 @@ def test_a_decision_of_the_reserve_policy_shows_its_numbers(capsys: Capture) -> 
     assert lines == [
         "policy reserve: memory 92.8 % used, 74.0Mi of headroom, 63.8Mi of it to give away",
         "RANK  POD  QOS  CLASS  MEMORY  CLAIM  RATE/s  NEED  LEFT  VERDICT",
-        "  1  default/big  Burstable  batch  30.0Mi  40.0Mi  100.0Mi  40.0Mi  64.0Mi  runs first",
-        "  2  default/small  Burstable  batch  10.0Mi  no limit  50.0Mi  5.0Mi  4.0Mi  would pause (throttle)",
+        "  1  default/big  Burstable  service  30.0Mi  40.0Mi  100.0Mi  40.0Mi  64.0Mi  runs first",
+        "  2  default/small  Burstable  service  10.0Mi  no limit  50.0Mi  5.0Mi  4.0Mi  would pause (throttle)",
     ]
     values = explain.explain_values(SAMPLE, verdicts, Config())
     assert [pod["reserve"] for pod in values["pods"]] == [
@@ -401,7 +377,7 @@ def test_each_verdict_is_one_whole_line_in_a_pipe(capsys: Capture) -> None:
     record = PauseRecord(Mechanism.THROTTLE, Owner.MANUAL, HOSTILE, 0, None, CpuMax(None, 100_000), 0, None)
     text = f"stays paused by hand: {HOSTILE} {'because ' * 100}end"
     explain.print_explain(
-        SAMPLE, (Verdict(PodUsage(MIB, make_pod("web", paused=record)), None, text),), Config(), wide=False
+        SAMPLE, (Verdict(PodUsage(MIB, pod("web", paused=record)), None, text),), Config(), wide=False
     )
 
     lines = capsys.readouterr().out.splitlines()

@@ -26,6 +26,13 @@ def make_moment(at_ns: int, amounts: Mapping[Pod, int], headroom: Headroom = ROO
     return TracedSample(Sample(at_ns, headroom, tuple(PodUsage(amount, pod) for pod, amount in amounts.items())))
 
 
+def moment(at_s: float, amounts: Mapping[Pod, float], **more: object) -> TracedSample:
+    """Return a moment of a node where kubepods have 1000 MiB; amounts are in MiB."""
+    headroom = Headroom(64 << 30, 60 << 30, 1000 * MIB, int(sum(amounts.values()) * MIB))
+    made = make_moment(int(at_s * S), {pod: int(mib * MIB) for pod, mib in amounts.items()}, headroom)
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
 def written(moments: Sequence[TracedSample], quantum_bytes: int = 1) -> list[str]:
     encoder = Encoder(1.0, None, quantum_bytes)
     lines = [encoder.begin(moments[0].sample.at_ns, 1e9)]

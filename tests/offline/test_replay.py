@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from helpers.simpods import service, worker
-from helpers.traces import MIB, S, make_moment, make_pod, written
+from helpers.traces import MIB, S, make_pod, moment, written
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpause.config.settings import Config, HowPaused, WatermarkConfig
-from cgpause.core.model import Action, Freeze, Headroom, Owner, Pod, PodUsage, Policy, Sample
+from cgpause.core.model import Action, Freeze, Owner, PodUsage, Policy, Sample
 from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import SimPod
 from cgpause.offline.trace.estimate import Track, estimate
@@ -109,13 +109,6 @@ def test_a_node_that_nobody_watched_is_replayed_under_each_policy(tmp_path: Path
 
 
 # --- by hand ---------------------------------------------------------------------------------------------------------
-
-
-def moment(at_s: float, amounts: dict[Pod, float], **more: object) -> TracedSample:
-    used = int(sum(amounts.values()) * MIB)
-    headroom = Headroom(64 << 30, 60 << 30, 1000 * MIB, used)
-    made = make_moment(int(at_s * S), {one: int(mib * MIB) for one, mib in amounts.items()}, headroom)
-    return replace(made, **more)  # type: ignore[arg-type]
 
 
 ONE, TWO = (make_pod(n, name=f"p{n}", memory_max_bytes=4000 * MIB) for n in (1, 2))

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lab.bed import stage
 
-from cgpause.config.settings import Config, HowPaused, ThrottleConfig
+from cgpause.config.settings import Config, ThrottleConfig
 from cgpause.core.model import Sacrifice, Sample
 from cgpause.offline.simulate.cluster import Cluster
 from cgpause.offline.simulate.engine import START_S
@@ -104,17 +104,6 @@ def test_nobody_is_hurried_or_killed_where_limits_fit() -> None:
     assert (outcome.finished, outcome.restarts, outcome.lost_cpu_s) == (17, 0, 0)
     # One CPU, and kubelet uses it for each container.
     assert outcome.total_s == pytest.approx(outcome.cpu_s + 17 * 0.01, abs=1e-6)
-
-
-def test_oversubscribed_jobs_are_killed_without_a_policy_and_not_with_the_reserve() -> None:
-    without = simulate(SMALL, None, seed=1)
-    reserve = simulate(SMALL, Config(mechanism=HowPaused.FREEZE), seed=1)
-    assert without.restarts == without.oom_kills > 0
-    assert without.lost_cpu_s > 0
-    assert reserve.restarts == 0
-    assert reserve.pauses > 0
-    assert reserve.total_s < without.total_s
-    assert reserve.finished == without.finished == 17
 
 
 @pytest.mark.parametrize(("frees_after_s", "killed"), [(0.44, []), (0.46, ["keeper"])])

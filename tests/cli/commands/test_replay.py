@@ -3,46 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.commandline import ESCAPED, HOSTILE, MIB, S, invoke, run
+from helpers.commandline import ESCAPED, HOSTILE, MIB, invoke, run
+from helpers.traces import make_pod, moment, written
 from helpers.trees import FakeTree
 
-from cgpause.core.model import CgroupId, Headroom, Pod, PodUsage, QosClass, Sample
-from cgpause.telemetry.trace.encode import Encoder
-from cgpause.telemetry.trace.values import TracedSample
-
-
-def pod(number: int, name: str) -> Pod:
-    cgroup = CgroupId(f"kubepods/pod{number}", number)
-    return Pod(cgroup, f"uid-{number}", QosClass.BURSTABLE, "default", name, 4000 * MIB, None)
-
-
-def moment(at_s: float, amounts: Mapping[Pod, int], **more: object) -> TracedSample:
-    headroom = Headroom(64 << 30, 60 << 30, 1000 * MIB, sum(amounts.values()) * MIB)
-    sample = Sample(int(at_s * S), headroom, tuple(PodUsage(mib * MIB, one) for one, mib in amounts.items()))
-    return replace(TracedSample(sample), **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def trace(tmp_path: Path) -> str:
     """A trace: pods one and two grow until two is killed at 8 s; three is killed at its own limit at 10 s."""
-    one, two, three = (pod(number, name) for number, name in ((1, "one"), (2, HOSTILE), (3, "$three$")))
+    names = ("one", HOSTILE, "$three$")
+    one, two, three = (make_pod(n, name=name, memory_max_bytes=4000 * MIB) for n, name in enumerate(names, 1))
     moments = [moment(t, {one: 300 + 12 * t, two: 400 + 28 * t, three: 20}) for t in range(8)]
     kills = {two.cgroup: 1}
     moments += [moment(t, {one: 300, two: 10, three: 20}, oom_kills=kills) for t in (8, 9)]
     own = {three.cgroup: 2}
     moments += [moment(10, {one: 300, two: 10, three: 5}, oom_kills=kills | own, own_ooms={three.cgroup: 1})]
-    encoder = Encoder(1.0)
-    lines = [encoder.begin(0, 1.79e9)]
-    for found in moments:
-        lines += encoder.add(found)
     path = tmp_path / "node.trace"
-    path.write_text("".join(lines))
+    path.write_text("".join(written(moments)))
     return str(path)
 
 
@@ -76,7 +58,7 @@ def test_people_get_tables_and_a_word_on_what_is_not_known(trace: str) -> None:
     result = invoke("lab", "replay", trace)
 
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.splitlines()[0].startswith("node.trace: 3 pods, 1000.0Mi, 11 samples in 10s from 2026-09-21T")
+    assert result.stdout.splitlines()[0].startswith("node.trace: 3 pods, 1000.0Mi, 11 samples in 10s from 2001-09-09T")
     assert "1 OOM kill for lack of headroom, 2 at limits of pods" in result.stdout
     assert "by estimate, reserve: " in result.stdout
     assert "docs/trace.md" in result.stdout
