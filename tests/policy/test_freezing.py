@@ -1,14 +1,13 @@
-"""The freeze of a throttled pod: soon after the pause for batch, never for other pods."""
+"""The freeze of a throttled pod soon after the pause; test_hold has the pods that are never frozen later."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 
 import pytest
 from helpers.nodes import MS, START_NS, Node, S, pod, record, sample
 
-from cgpause.config.settings import Config, HowPaused
-from cgpause.core.model import Freeze, Mechanism, Owner, PauseRecord, PodKind, PodUsage, Policy, Resume
+from cgpause.config.settings import Config
+from cgpause.core.model import Freeze, PauseRecord, PodKind, PodUsage, Policy, Resume
 from cgpause.policy.decide import Decision, State, decide
 
 MARKS = Config(policy=Policy.WATERMARK)
@@ -16,17 +15,9 @@ NOW = START_NS
 DUE_NS = 1500 * MS
 
 
-def decided(
-    paused: PauseRecord,
-    *,
-    how: HowPaused = HowPaused.AUTO,
-    kind: PodKind = PodKind.BATCH,
-    used_pct: float = 99.0,
-    distress: str | None = None,
-) -> Decision:
-    made = pod("a", paused=paused, kind=kind, distress=distress)
-    config = replace(MARKS, mechanism=how)
-    return decide(State(), sample(NOW, used_pct, [PodUsage(1 << 20, made)]), config)
+def decided(paused: PauseRecord, *, used_pct: float = 99.0, distress: str | None = None) -> Decision:
+    made = pod("a", paused=paused, kind=PodKind.BATCH, distress=distress)
+    return decide(State(), sample(NOW, used_pct, [PodUsage(1 << 20, made)]), MARKS)
 
 
 def freezes(decision: Decision) -> list[str]:
@@ -37,21 +28,6 @@ def freezes(decision: Decision) -> list[str]:
 def test_batch_is_frozen_once_its_pause_is_old_enough(age_ns: int, frozen: bool) -> None:
     decision = decided(record(NOW - age_ns))
     assert freezes(decision) == (["test"] if frozen else []), "with the reason of the pause, for it is the same pause"
-
-
-@pytest.mark.parametrize("kind", [PodKind.SERVICE, PodKind.STARTING])
-def test_a_pod_that_is_or_may_be_a_service_stays_throttled(kind: PodKind) -> None:
-    assert freezes(decided(record(NOW - 5 * S), kind=kind)) == []
-
-
-@pytest.mark.parametrize("how", [HowPaused.THROTTLE, HowPaused.FREEZE])
-def test_the_mechanism_that_an_operator_chose_is_kept(how: HowPaused) -> None:
-    assert freezes(decided(record(NOW - 5 * S), how=how)) == []
-
-
-def test_a_frozen_pod_and_an_operators_pause_stay_as_they_are() -> None:
-    assert freezes(decided(replace(record(NOW - 5 * S), mechanism=Mechanism.FREEZE))) == []
-    assert freezes(decided(record(NOW - 5 * S, Owner.MANUAL))) == []
 
 
 def test_a_pod_that_is_resumed_is_not_frozen() -> None:
