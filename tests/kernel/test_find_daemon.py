@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers.commandline import as_nobody
+from helpers.fixtures import Patch
 from helpers.trees import FakeTree
 
 from cgpause.kernel.cgroupfs import DAEMON_FILE, Cgroup
@@ -71,36 +72,26 @@ def test_without_the_lock_it_is_stopped(tree: FakeTree) -> None:
 
 
 @pytest.mark.parametrize(
-    ("populated", "has_lock_file", "state"),
+    ("populated", "has_lock_file", "sees_others", "state"),
     [
-        (1, True, DaemonState.DRY_RUN),
-        (0, True, DaemonState.STOPPED),
-        (1, False, DaemonState.RUNNING),
-        (0, False, DaemonState.UNKNOWN),
+        (1, True, True, DaemonState.DRY_RUN),
+        (0, True, True, DaemonState.STOPPED),
+        (1, False, True, DaemonState.RUNNING),
+        (0, False, True, DaemonState.UNKNOWN),
+        # A container that sees no other processes does not take the daemon for stopped.
+        (1, True, False, DaemonState.RUNNING),
+        (0, True, False, DaemonState.UNKNOWN),
     ],
 )
 def test_the_units_cgroup_says_what_the_lock_does_not(
-    populated: int,
-    has_lock_file: bool,
-    state: DaemonState,
-    tree: FakeTree,
+    populated: int, has_lock_file: bool, sees_others: bool, state: DaemonState, tree: FakeTree, monkeypatch: Patch
 ) -> None:
+    if not sees_others:
+        monkeypatch.setattr("cgpause.kernel.find_daemon.HOST_PID_NAMESPACE", 1)
     (tree.root / UNIT).mkdir()
     (tree.root / UNIT / "cgroup.events").write_text(f"populated {populated}\nfrozen 0\n")
     if has_lock_file:
         (tree.root / DAEMON_FILE).write_text("")
-
-    assert find_daemon(str(tree.root), os.devnull).state is state
-
-
-@pytest.mark.parametrize(("populated", "state"), [(1, DaemonState.RUNNING), (0, DaemonState.UNKNOWN)])
-def test_a_container_that_sees_no_other_processes_does_not_take_the_daemon_for_stopped(
-    populated: int, state: DaemonState, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cgpause.kernel.find_daemon.HOST_PID_NAMESPACE", 1)
-    (tree.root / UNIT).mkdir()
-    (tree.root / UNIT / "cgroup.events").write_text(f"populated {populated}\nfrozen 0\n")
-    (tree.root / DAEMON_FILE).write_text("")
 
     assert find_daemon(str(tree.root), os.devnull).state is state
 
