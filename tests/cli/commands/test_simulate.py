@@ -187,12 +187,6 @@ def test_presets_are_listed_and_are_the_papers() -> None:
             assert load.oversubscription == pct / 100
 
 
-def test_a_preset_runs_at_true_size() -> None:
-    run = simulated("--preset", "paper-8g-150", "--policy", "none")["none"]
-    assert run["finished"] == 25
-    assert run["restarts"] == run["oom_kills"] > 0
-
-
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -241,35 +235,25 @@ def test_wrong_usage_says_what_to_do(args: list[str], said: str) -> None:
         ),
         pytest.param('"small"', '"large"', 'several sections with the name "large"; allowed: each once', id="twice"),
         pytest.param(
-            '[[jobs]]\nname = "large"',
-            SERVICES.replace("base_mib = 8", "base_mib = 380") + '[[jobs]]\nname = "large"',
+            "",
+            SERVICES.replace("base_mib = 8", "base_mib = 380"),
             "they request more than there is; allowed: what fits into memory_mib of [nodes], 384",
             id="services-do-not-fit",
         ),
         pytest.param(
-            '[[jobs]]\nname = "large"',
-            SERVICES.replace("base_mib = 8", "base_mib = 300") + '[[jobs]]\nname = "large"',
+            "",
+            SERVICES.replace("base_mib = 8", "base_mib = 300"),
             '"large" requests 64 MiB (limit_mib / oversubscription_pct) and fits on no node; allowed: up to memory_mib '
             "of [nodes] less what services and DaemonSets request, 28",
             id="no-room-beside-services",
         ),
-        pytest.param(
-            '[[jobs]]\nname = "large"',
-            SERVICES + 'limit_mib = 8\n[[jobs]]\nname = "large"',
-            "daemonsets[1].limit_mib: found 8; allowed: from 9, base_mib and surge_mib and 1",
-            id="limit-below-base",
-        ),
-        pytest.param(
-            '[[jobs]]\nname = "large"',
-            SERVICES + 'request_mib = 99\n[[jobs]]\nname = "large"',
-            "daemonsets[1].request_mib: found 99; allowed: up to the limit of 16 MiB",
-            id="request-above-limit",
-        ),
-        pytest.param(
-            '[[jobs]]\nname = "large"',
-            SERVICES + 'probe_timeout_s = 11\n[[jobs]]\nname = "large"',
-            "daemonsets[1].probe_timeout_s: found 11 s; allowed: up to probe_period_s, 10",
-            id="probes-that-overlap",
+        *(
+            pytest.param("", f"{SERVICES}{option} = {value}\n", f"daemonsets[1].{option}: {said}", id=option)
+            for option, value, said in (
+                ("limit_mib", 8, "found 8; allowed: from 9, base_mib and surge_mib and 1"),
+                ("request_mib", 99, "found 99; allowed: up to the limit of 16 MiB"),
+                ("probe_timeout_s", 11, "found 11 s; allowed: up to probe_period_s, 10"),
+            )
         ),
         pytest.param(
             "count = 4\n",
@@ -284,7 +268,7 @@ def test_a_bad_workload_is_named_with_place_value_and_what_is_allowed(
     old: str, new: str, said: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "workload.toml"
-    path.write_text(WORKLOAD.replace(old, new))
+    path.write_text(WORKLOAD.replace(old, new) if old else WORKLOAD + new)
     result = invoke("lab", "simulate", str(path))
     assert result.exit_code == 2
     assert result.stderr.startswith(f"cgpause: {path}")
