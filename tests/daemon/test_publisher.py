@@ -73,10 +73,6 @@ def bench(tmp_path: Path, watch: Watch, caplog: Log) -> Iterator[Bench]:
         made.close()
 
 
-def said(caplog: Log) -> list[str]:
-    return [record.getMessage() for record in caplog.records]
-
-
 def test_nothing_is_published_unless_configured(bench: Bench) -> None:
     bench.publisher.configure(MetricsConfig())
     bench.publisher.turn(S)
@@ -150,7 +146,7 @@ def test_a_folder_that_refuses_is_told_once_and_tried_again(
     bench.turn(60)
     bench.turn(70)
 
-    first, second = said(caplog)
+    first, second = caplog.messages
     assert first.startswith(f"metrics not published file={bench.path} error=")
     assert os.strerror(code) in first
     assert second == f"metrics published again file={bench.path}"
@@ -168,7 +164,7 @@ def test_a_folder_that_is_missing_says_who_makes_it(bench: Bench, caplog: Log, t
     bench.turn(10)
     bench.turn(20)
 
-    (line,) = said(caplog)
+    (line,) = caplog.messages
     assert (f"replace {bench.folder} by a directory" if trouble == "file" else f"create {bench.folder}") in line
     assert "then restart the unit" in line
 
@@ -198,10 +194,10 @@ def test_nobody_waits_for_a_folder_that_hangs(bench: Bench, caplog: Log, monkeyp
         bench.publisher.turn(at_s * S)
 
     assert gathered == [10 * S], "it costs nothing while nobody takes it"
-    assert said(caplog) == [f'metrics not published file={bench.path} error="writing takes too long"']
+    assert caplog.messages == [f'metrics not published file={bench.path} error="writing takes too long"']
     go_on.set()
     bench.wait_written()
-    assert said(caplog)[1:] == [f"metrics published again file={bench.path}"]
+    assert caplog.messages[1:] == [f"metrics published again file={bench.path}"]
     bench.turn(100)
     found = bench.published()
     assert found is not None
@@ -217,7 +213,7 @@ def test_a_bug_in_what_is_gathered_ends_publishing_and_nothing_else(
     bench.publisher.turn(10 * S)
     bench.publisher.turn(20 * S)
 
-    assert said(caplog) == ["metrics are not published any more"]
+    assert caplog.messages == ["metrics are not published any more"]
     assert bench.publisher.due_ns == NEVER_NS
 
 
@@ -230,4 +226,4 @@ def test_without_a_thread_nothing_is_published(bench: Bench, caplog: Log, monkey
     bench.publisher.turn(10 * S)
 
     assert bench.publisher.due_ns == NEVER_NS
-    assert said(caplog) == [f'metrics not published file={bench.path} error="can\'t start new thread"']
+    assert caplog.messages == [f'metrics not published file={bench.path} error="can\'t start new thread"']

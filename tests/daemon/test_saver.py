@@ -51,10 +51,6 @@ def saver_at(path: str | None, hand: Hand, known: Learned | None = None) -> Save
     return Saver(path, cast("recorder.HistoryThread", hand), known or Learned())
 
 
-def said(caplog: Log) -> list[str]:
-    return [record.getMessage() for record in caplog.records]
-
-
 def test_a_change_is_saved_by_the_thread_and_the_next_one_a_minute_later(path: str, hand: Hand) -> None:
     kinds = Kinds()
     one = saver_at(path, hand)
@@ -133,7 +129,7 @@ def test_a_disk_that_refuses_is_told_once_and_tried_again_each_minute(tmp_path: 
     one.turn(3 * MINUTE_NS, JOB, Kinds())
     hand.work()
 
-    first, second = said(caplog)
+    first, second = caplog.messages
     assert first.startswith(f"learned workloads not saved file={path} ")
     assert f"create {folder}, accessible to root only" in first
     assert second == f"learned workloads saved again file={path}"
@@ -142,11 +138,11 @@ def test_a_disk_that_refuses_is_told_once_and_tried_again_each_minute(tmp_path: 
 
 def test_what_was_saved_is_loaded(path: str, caplog: Log) -> None:
     assert load(path) == Learned()
-    assert said(caplog) == []
+    assert caplog.messages == []
     learned.write(path, Learned(JOB, {"default/web": True}))
 
     assert load(path) == Learned(JOB, {"default/web": True})
-    assert said(caplog) == [f"learned workloads loaded file={path} peaks=1 kinds=1"]
+    assert caplog.messages == [f"learned workloads loaded file={path} peaks=1 kinds=1"]
 
 
 def test_a_damaged_file_is_told_once_and_replaced_by_the_next(path: str, hand: Hand, caplog: Log) -> None:
@@ -157,7 +153,7 @@ def test_a_damaged_file_is_told_once_and_replaced_by_the_next(path: str, hand: H
     one.turn(1, JOB, Kinds(known.kinds))
     hand.work()
 
-    (line,) = said(caplog)
+    (line,) = caplog.messages
     assert line.startswith("learned workloads not loaded error=")
     assert "schema 2" in line
     assert learned.read(path) == Learned(JOB)

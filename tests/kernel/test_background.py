@@ -12,10 +12,6 @@ from helpers.fixtures import Log
 from cgpause.kernel.background import BackgroundWriter, FileTrouble
 
 
-def said(caplog: Log) -> list[str]:
-    return [record.getMessage() for record in caplog.records]
-
-
 def test_jobs_run_in_their_order_and_the_last_one_before_the_thread_ends() -> None:
     done: list[int] = []
     writer = BackgroundWriter("test")
@@ -51,7 +47,7 @@ def test_a_bug_in_a_job_costs_that_job_alone(caplog: Log) -> None:
 
     assert writer.close(60)
     assert (done, writer.waiting) == ([2], 0)
-    assert said(caplog) == ["test not written"]
+    assert caplog.messages == ["test not written"]
 
 
 def test_each_new_error_and_the_end_of_all_are_logged_once(caplog: Log) -> None:
@@ -65,7 +61,7 @@ def test_each_new_error_and_the_end_of_all_are_logged_once(caplog: Log) -> None:
     trouble.over(lost=3)
 
     advice = "if the folder was created after the unit's start, restart the unit"
-    assert said(caplog) == [
+    assert caplog.messages == [
         'bad file=/x/file error="Input/output error"',
         f'bad file=/x/file error="Read-only file system" advice="{advice}"',
         "good file=/x/file",
