@@ -12,11 +12,11 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NoReturn
 
 import psutil
 import pytest
 from helpers.commandline import Patch, run
+from helpers.refusals import failing
 from helpers.trees import CAPTURES, FakeTree, lay_out_capture
 
 from cgpause.cli.check import Finding, Level, run_checks
@@ -55,13 +55,6 @@ def systemctl(stdout: str) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 def mounted_proc(opts: str) -> Callable[..., list[SimpleNamespace]]:
     return lambda **_: [SimpleNamespace(mountpoint="/proc", opts=opts), SimpleNamespace(mountpoint="/", opts="rw")]
-
-
-def raiser(error: BaseException) -> Callable[..., NoReturn]:
-    def fail(*_: object, **__: object) -> NoReturn:
-        raise error
-
-    return fail
 
 
 @pytest.fixture
@@ -177,23 +170,23 @@ FAILED = "LoadState=loaded\nActiveState=failed\nSubState=failed\n"
         (NO_PSI, "psi", WARN, "No such file or directory"),
         (psi_off, "psi", WARN, "not supported"),
         (lambda tree, _: tree.kubepods.rename(tree.root / "x.slice"), "kubepods", WARN, "no kubepods cgroup below"),
-        (patched(f"{CGROUP}.children", raiser(KernelReadError("/cg", OSError(5, "")))), "kubepods", FAIL, "EIO"),
-        (patched(f"{CGROUP}.set_xattr", raiser(NO_XATTRS)), "xattr", FAIL, "Operation not supported"),
-        (patched("fcntl.flock", raiser(OSError(errno.ENOLCK, ""))), "flock", FAIL, "ENOLCK"),
+        (patched(f"{CGROUP}.children", failing(KernelReadError("/cg", OSError(5, "")))), "kubepods", FAIL, "EIO"),
+        (patched(f"{CGROUP}.set_xattr", failing(NO_XATTRS)), "xattr", FAIL, "Operation not supported"),
+        (patched("fcntl.flock", failing(OSError(errno.ENOLCK, ""))), "flock", FAIL, "ENOLCK"),
         (lambda tree, _: tree.add_pod("nameless", log=False), "names", WARN, "1 pods have no name"),
         (lambda tree, _: put_in_pod(tree, "cpu.max.burst", "20000\n"), "burst", WARN, "default/other"),
         (lambda tree, _: (tree.kubepods / "memory.high").unlink(), "memory.high", WARN, "not on this kernel"),
         (read_only_memory_high, "memory.high", WARN, "EROFS"),
         (patched("psutil.swap_memory", lambda: SimpleNamespace(total=2 << 30)), "swap", WARN, "2048Mi"),
-        (patched("psutil.swap_memory", raiser(PermissionError(errno.EACCES, "/proc/meminfo"))), "swap", WARN, ""),
+        (patched("psutil.swap_memory", failing(PermissionError(errno.EACCES, "/proc/meminfo"))), "swap", WARN, ""),
         (lambda tree, _: put_in_pod(tree, "cgroup.procs", "0\n"), "proc", WARN, "PID namespace"),
-        (patched("psutil.disk_partitions", raiser(PermissionError(13, "/"))), "proc", WARN, "cannot be listed"),
+        (patched("psutil.disk_partitions", failing(PermissionError(13, "/"))), "proc", WARN, "cannot be listed"),
         (patched("psutil.process_iter", processes("koordlet", "kubelet")), "writers", WARN, "koordlet runs here"),
-        (patched("psutil.process_iter", raiser(psutil.AccessDenied())), "writers", WARN, ""),
+        (patched("psutil.process_iter", failing(psutil.AccessDenied())), "writers", WARN, ""),
         (patched("subprocess.run", systemctl(NOT_FOUND)), "unit", WARN, "not installed"),
         (patched("subprocess.run", systemctl(FAILED)), "unit", WARN, "failed (failed)"),
-        (patched("subprocess.run", raiser(FileNotFoundError(2, "systemctl"))), "unit", WARN, "systemctl cannot be run"),
-        (patched("subprocess.run", raiser(subprocess.TimeoutExpired("systemctl", 10))), "unit", WARN, "timed out"),
+        (patched("subprocess.run", failing(FileNotFoundError(2, "systemctl"))), "unit", WARN, "cannot be run"),
+        (patched("subprocess.run", failing(subprocess.TimeoutExpired("systemctl", 10))), "unit", WARN, "timed out"),
         (patched("subprocess.run", systemctl("")), "unit", WARN, "not installed"),
         (systemd_garbage, "unit", WARN, ""),
     ],

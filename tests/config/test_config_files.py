@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers.fixtures import Patch
+from helpers.refusals import refusing
 
 from cgpause.config.load import load_config
 from cgpause.config.settings import Config
@@ -61,11 +62,7 @@ def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path, must_exist: 
 
 def test_a_file_we_may_not_read_is_an_error(tmp_path: Path, monkeypatch: Patch) -> None:
     """Root may read every file, so the test fakes the refusal."""
-
-    def refuse(path: str, *_: object) -> int:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-
-    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(os, "open", refusing(errno.EACCES, str(tmp_path / "x")))
 
     assert file_problem(str(tmp_path / "x"), must_exist=False).message == "cannot be read: Permission denied"
 

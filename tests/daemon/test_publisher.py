@@ -15,7 +15,7 @@ import pytest
 from helpers.fixtures import Log, Patch
 from helpers.metering import Metered
 from helpers.nodes import S
-from helpers.refusals import refusing
+from helpers.refusals import failing, refusing
 from helpers.trees import wait_until
 
 from cgpause.config.settings import MetricsConfig
@@ -218,10 +218,7 @@ def test_a_bug_in_what_is_gathered_ends_publishing_and_nothing_else(
 
 
 def test_without_a_thread_nothing_is_published(bench: Bench, caplog: Log, monkeypatch: Patch) -> None:
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(threading.Thread, "start", failing(RuntimeError("can't start new thread")))
     bench.publisher.configure(ON)
     bench.publisher.turn(10 * S)
 

@@ -7,17 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from cgpause.core.errors import CgroupGoneError, KernelReadError
+from cgpause.core.errors import CgroupGoneError, KernelReadError, KernelWriteError
 from cgpause.kernel.cgroupfs import Cgroup
+
+
+def failing(error: BaseException) -> Callable[..., NoReturn]:
+    """Return a function that fails with this error."""
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    return fail
 
 
 def refusing(code: int, path: str | None = None) -> Callable[..., NoReturn]:
     """Return a function that fails with this errno."""
-
-    def refuse(*_: object, **__: object) -> NoReturn:
-        raise OSError(code, os.strerror(code), path)
-
-    return refuse
+    return failing(OSError(code, os.strerror(code), path))
 
 
 def gone(cgroup: Cgroup, *_: object, **__: object) -> NoReturn:
@@ -28,6 +33,11 @@ def gone(cgroup: Cgroup, *_: object, **__: object) -> NoReturn:
 def unreadable(cgroup: Cgroup, *_: object, **__: object) -> NoReturn:
     """Fail as a method of a cgroup that cannot be read."""
     raise KernelReadError(cgroup.path, OSError(5, "EIO"))
+
+
+def unwritable(cgroup: Cgroup, name: str, value: str) -> NoReturn:
+    """Fail as Cgroup.write does when the kernel refuses it."""
+    raise KernelWriteError(f"{cgroup.path}/{name}", OSError(5, "EIO"), value)
 
 
 def refusing_at(path: Path, error: Exception, method: str) -> Callable[..., object]:

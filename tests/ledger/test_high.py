@@ -12,6 +12,7 @@ import pytest
 from helpers.crashing import PausableCgroup, kill_before_step
 from helpers.fixtures import Patch
 from helpers.ledgers import high_state
+from helpers.refusals import unwritable
 from helpers.trees import lock_held
 
 from cgpause.core.errors import BusyError, CgpauseError, KernelWriteError, RestoreError
@@ -217,11 +218,7 @@ def test_another_writer_in_between_is_noticed_and_keeps_its_value(
 
 def test_a_failed_undo_says_so_and_keeps_the_record(folder: Path, kubepods: Cgroup, monkeypatch: Patch) -> None:
     armed(folder)
-
-    def refuse(self: Cgroup, name: str, value: str) -> None:
-        raise KernelWriteError(self.path, OSError(errno.EIO, ""), value)
-
-    monkeypatch.setattr(Cgroup, "write", refuse)
+    monkeypatch.setattr(Cgroup, "write", unwritable)
     with pytest.raises(RestoreError):
         release(kubepods)
     with pytest.raises(RestoreError):

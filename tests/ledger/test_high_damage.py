@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from helpers.fixtures import Patch
 from helpers.ledgers import high_state
+from helpers.refusals import gone, unreadable
 from helpers.trees import spoil
 
 from cgpause.core.errors import CgroupGoneError, DamagedRecordError, KernelReadError, MalformedError, RestoreError
@@ -86,11 +86,7 @@ def test_a_release_that_cannot_look_is_a_restore_error_unless_all_is_gone(
     kubepods: Cgroup, monkeypatch: Patch, error: type[Exception], known: bool
 ) -> None:
     record = armed(kubepods)
-
-    def refuse(*_: object) -> bytes:
-        raise CgroupGoneError("x") if error is CgroupGoneError else KernelReadError("x", OSError(errno.EIO, ""))
-
-    monkeypatch.setattr(Cgroup, "read", refuse)
+    monkeypatch.setattr(Cgroup, "read", gone if error is CgroupGoneError else unreadable)
     with pytest.raises(CgroupGoneError if error is CgroupGoneError else RestoreError) as e:
         release(kubepods, known=record if known else None)
     assert error is CgroupGoneError or "cannot restore" in str(e.value)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from helpers.fixtures import Log, Patch
 from helpers.nodes import S
-from helpers.refusals import refusing
+from helpers.refusals import failing, refusing
 from helpers.trees import FakeTree
 from inotify_simple import INotify
 
@@ -68,16 +68,13 @@ def test_a_tree_that_cannot_be_walked_is_told_once(
     fake: FakeTree, follower: Follower, monkeypatch: Patch, caplog: Log
 ) -> None:
     """A refresh follows each event in the tree, so a log line for each would fill the journal."""
-
-    def refuse(*_: object) -> None:
-        raise KernelReadError("kubepods", OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
-
+    error = KernelReadError("kubepods", OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
     fake.add_pod("web")
     follower.refresh(0, tight=False)
     caplog.set_level("INFO")
     for _ in range(2):
         with monkeypatch.context() as scarce:
-            scarce.setattr(tree_module, "list_pods", refuse)
+            scarce.setattr(tree_module, "list_pods", failing(error))
             for second in range(3):
                 assert follower.refresh(second * S, tight=False) == ([], [])
         follower.refresh(9 * S, tight=False)
@@ -89,13 +86,10 @@ def test_a_tree_that_cannot_be_walked_is_told_once(
 def test_a_tier_that_cannot_be_watched_is_told_once(
     fake: FakeTree, follower: Follower, monkeypatch: Patch, caplog: Log
 ) -> None:
-    class Refusing(Cgroup):
-        def __init__(self, root: str, path: str) -> None:
-            raise KernelReadError(path, OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
-
+    error = KernelReadError("kubepods", OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
     fake.add_pod("web")
     with monkeypatch.context() as scarce:
-        scarce.setattr(follow_module, "Cgroup", Refusing)
+        scarce.setattr(follow_module, "Cgroup", failing(error))
         for second in range(3):
             follower.refresh(second * S, tight=False)
     told = [record.message for record in caplog.records]

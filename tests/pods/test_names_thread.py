@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 from helpers.fixtures import Log, Patch
+from helpers.refusals import failing
 
 from cgpause.core.pod_names import Names, PodName
 from cgpause.pods import names as names_module
@@ -85,15 +86,12 @@ def test_an_old_answer_is_not_taken_for_a_new_one(tmp_path: Path, monkeypatch: P
 
 
 def test_a_bug_in_the_reading_costs_only_names(tmp_path: Path, monkeypatch: Patch, caplog: Log) -> None:
-    def fail(_: str) -> Names:
-        raise ValueError("a bug")
-
     log_folder(tmp_path, "web", UID)
     names = NamesThread(str(tmp_path))
     monkeypatch.setattr(names_module, "_PATIENCE_S", 60.0)
     before = names()
     with monkeypatch.context() as patch:
-        patch.setattr(names_module, "read_names", fail)
+        patch.setattr(names_module, "read_names", failing(ValueError("a bug")))
         assert names() == before
     assert [record.message for record in caplog.records] == ["names of pods not read"]
     log_folder(tmp_path, "db", OTHER)
@@ -101,9 +99,6 @@ def test_a_bug_in_the_reading_costs_only_names(tmp_path: Path, monkeypatch: Patc
 
 
 def test_names_are_read_by_the_caller_while_no_thread_can_be_made(tmp_path: Path, monkeypatch: Patch) -> None:
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     log_folder(tmp_path, "web")
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(threading.Thread, "start", failing(RuntimeError("can't start new thread")))
     assert NamesThread(str(tmp_path))().pods == {UID: PodName("default", "web")}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from helpers.commandline import as_nobody
-from helpers.refusals import occupy
+from helpers.refusals import occupy, refusing
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -371,14 +371,11 @@ def test_a_disk_that_fills_up_within_a_line_is_an_error_and_the_next_line_is_who
 
 
 def test_nothing_is_left_open_whatever_happens(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
     written(path, 1)
     before = os.listdir("/proc/self/fd")
     for step, room in (("fstat", ROOM), ("pread", ROOM), ("write", ROOM), ("lstat", 10), ("rename", 10)):
         with monkeypatch.context() as patched:
-            patched.setattr(os, step, fail)
+            patched.setattr(os, step, refusing(errno.EROFS))
             with pytest.raises(OSError, match="Read-only"):
                 append(str(path), event(2), room)
 

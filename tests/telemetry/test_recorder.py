@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from helpers.refusals import failing, refusing
 
 from cgpause.core.paths import HISTORY_FILE
 from cgpause.telemetry import history, recorder
@@ -40,12 +41,9 @@ def test_an_event_is_logged_with_its_fields_and_kept(path: str, caplog: pytest.L
 def test_a_disk_that_refuses_is_told_once_and_tried_again_each_time(
     path: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(code, os.strerror(code), path)
-
     keeper = HistoryWriter(path, 1)
     with monkeypatch.context() as patched:
-        patched.setattr(history, "append", refuse)
+        patched.setattr(history, "append", refusing(code, path))
         for number in range(5):
             keeper.keep(event(number))
     keeper.keep(event(6))
@@ -118,10 +116,7 @@ def test_a_disk_that_hangs_holds_up_nobody_and_costs_a_bounded_memory(
 def test_a_system_without_a_thread_left_runs_without_a_history(
     path: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", fail)
+    monkeypatch.setattr(threading.Thread, "start", failing(RuntimeError("can't start new thread")))
 
     assert HistoryThread.start(path, 1) is None
     assert caplog.messages == [f'''history not written file={path} error="can't start new thread"''']

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from helpers.commandline import Patch, as_nobody, invoke, place, run, snapshot, with_config
+from helpers.refusals import failing, refusing
 from helpers.trees import FakeTree, pause_pod
 
 from cgpause import __version__
@@ -186,10 +188,7 @@ def test_nothing_is_overwritten(there: str, tree: FakeTree) -> None:
 
 
 def test_a_full_disk_leaves_no_half_a_file(tree: FakeTree, monkeypatch: Patch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(bugreport, "_pack", full)
+    monkeypatch.setattr(bugreport, "_pack", refusing(errno.ENOSPC))
 
     result = run(tree, "bug-report", str(tree.folder / "report.tar.gz"))
 
@@ -260,10 +259,8 @@ def test_a_part_that_hangs_or_fails_costs_only_itself() -> None:
         hanging.wait()
         return ""
 
-    def fail() -> str:
-        raise RuntimeError("oh no")
-
-    fails, works = DocumentSource("fails", "", fail), DocumentSource("works", "", lambda: "text")
+    fails = DocumentSource("fails", "", failing(RuntimeError("oh no")))
+    works = DocumentSource("works", "", lambda: "text")
     try:
         [hung] = collect([DocumentSource("hangs", "", hang)], part_s=0.1)
         failed, worked = collect([fails, works])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from helpers.commandline import NOBODY, THROTTLED, Patch, as_nobody, invoke, lock_away, run, snapshot
+from helpers.refusals import failing, refusing
 from helpers.trees import FakeTree, cpu_max, damage, make_uid, pause_pod, records_left
 
 from cgpause.cli.exits import exit_code, said
@@ -85,11 +86,8 @@ def paused_and_unwritable(bench: Bench) -> None:
 
 
 def without_xattrs(bench: Bench) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-
     for name in ("getxattr", "setxattr", "removexattr"):
-        bench.patch.setattr(os, name, refuse)
+        bench.patch.setattr(os, name, refusing(errno.EOPNOTSUPP))
 
 
 def frozen_by_others(bench: Bench) -> None:
@@ -322,11 +320,7 @@ def test_a_failed_undo_of_a_failed_pause_exits_6(tree: FakeTree, monkeypatch: Pa
     """Both the write and the clean-up fail: the remaining record is worse than a refused pause."""
     web = tree.add_pod("web")
     Bench(tree, monkeypatch).refuse(errno.EIO, only=web.name)
-
-    def refuse(cgroup: Cgroup, name: str) -> None:
-        raise KernelWriteError(cgroup.path, OSError(errno.EIO, ""), "")
-
-    monkeypatch.setattr(Cgroup, "remove_xattr", refuse)
+    monkeypatch.setattr(Cgroup, "remove_xattr", failing(KernelWriteError(str(web), OSError(errno.EIO, ""), "")))
 
     result = run(tree, "pause", make_uid(1))
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import typer
 from helpers.commandline import HOSTILE, Patch, as_nobody, hostile_tree, invoke, place, run, with_config
+from helpers.refusals import refusing
 from helpers.trees import FakeTree, pause_pod, records_left
 
 from cgpause.core.model import Owner
@@ -358,10 +359,7 @@ def test_a_disk_that_refuses_does_not_keep_a_pod_paused(
 ) -> None:
     web = tree.add_pod("web", cpu_max="50000 100000")
 
-    def refuse(*_: object) -> None:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(history, "append", refuse)
+    monkeypatch.setattr(history, "append", refusing(code))
     for command in (["pause", "web"], ["resume", "web"], ["pause", "web"], ["resume", "--all"]):
         result = run(tree, "--state-dir", str(state), *command)
         assert result.exit_code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from helpers.commandline import MIB, place, run, snapshot
+from helpers.refusals import refusing
 from helpers.trees import FakeTree, rewrite, wait_until
 
 from cgpause.telemetry.trace.read import load_trace
@@ -125,14 +127,10 @@ def test_wrong_usage_says_what_to_do(args: list[str], code: int, said: str, tree
 
 
 def test_a_full_disk_ends_it_and_is_said(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TraceFiles, "_write", _full)
+    monkeypatch.setattr(TraceFiles, "_write", refusing(errno.ENOSPC))
     tree.add_pod("web")
     result = run(tree, "lab", "record", "--for", "1s", str(tree.folder / "x"))
 
     assert result.exit_code == 5
     assert "ENOSPC (No space left on device): samples written before, if any, can be read" in result.stderr
     assert not (tree.folder / "x").exists(), "nothing was written to it"
-
-
-def _full(*_: object) -> None:
-    raise OSError(28, "No space left on device")

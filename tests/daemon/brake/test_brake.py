@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 from contextlib import closing
@@ -24,10 +23,10 @@ from helpers.braking import (
 )
 from helpers.fixtures import Log, Patch
 from helpers.headrooms import GIB, LITTLE, MIB, PAGE, limited, unlimited
+from helpers.refusals import unwritable
 from helpers.trees import FakeTree, lock_held
 
 from cgpause.config.settings import Config, MemoryHighConfig
-from cgpause.core.errors import KernelWriteError
 from cgpause.core.model import Headroom
 from cgpause.daemon.brake import Brake
 from cgpause.kernel.cgroupfs import Cgroup
@@ -59,7 +58,7 @@ def test_where_every_pod_is_protected_a_release_that_failed_is_tried_again(
     apply(brake, 10)
     protect_all(tree, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(Cgroup, "write", _refuse)
+        patch.setattr(Cgroup, "write", unwritable)
         apply(brake, 10, at_s=2)
     assert in_force(fake) == TRIPWIRE
 
@@ -76,10 +75,6 @@ def test_where_every_pod_is_protected_the_value_of_a_killed_daemon_goes(
     start_brake(tree, watch)
 
     assert brake_state(fake) == RELEASED
-
-
-def _refuse(cgroup: Cgroup, name: str, value: str) -> None:
-    raise KernelWriteError(f"{cgroup.path}/{name}", OSError(errno.EIO, "Input/output error"), value)
 
 
 def test_without_psi_there_is_no_tripwire(brake: Brake, fake: FakeTree) -> None:
@@ -233,7 +228,7 @@ def test_a_release_that_failed_is_tried_again_when_it_is_switched_off(
     apply(brake, 10)
     tree.config = replace(tree.config, memory_high=replace(tree.config.memory_high, enabled=False))
     with monkeypatch.context() as failing:
-        failing.setattr(Cgroup, "write", _refuse)
+        failing.setattr(Cgroup, "write", unwritable)
         brake.follow()
     assert in_force(fake) == TRIPWIRE
     apply(brake, 10, at_s=2)

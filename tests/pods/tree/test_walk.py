@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from helpers.fixtures import Log, Patch
 from helpers.nodes import S
+from helpers.refusals import failing
 from helpers.trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, open_descriptors, other_tree, pause_pod
 
 from cgpause.config.settings import Config
@@ -303,11 +304,7 @@ def test_the_tree_in_use_stays_open_while_others_cannot_be_looked_for(
     tree.refresh(0)
     with monkeypatch.context() as patched:
         error = KernelReadError("x", OSError(24, "EMFILE"))
-
-        def fail(*_: object) -> None:
-            raise error
-
-        patched.setattr("cgpause.pods.discover.kubepods_roots", fail)
+        patched.setattr("cgpause.pods.discover.kubepods_roots", failing(error))
         with pytest.raises(KernelReadError):
             tree.refresh(S)
     assert tree.kubepods is not None
