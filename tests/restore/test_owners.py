@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from helpers.commandline import record_of
 from helpers.fixtures import Capture, Patch
 from helpers.refusals import refusing_at
 from helpers.restoring import brake
@@ -76,10 +77,7 @@ def test_a_pod_taken_over_between_the_look_and_the_lock_stays_the_operators(
         assert cpu_max(pod) == "50000 100000"
     else:
         assert outcomes == []
-        with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
-            record = ledger.read_record(cgroup)
-        assert record is not None
-        assert (record.owner, cpu_max(pod)) == (Owner.MANUAL, "1001 100000")
+        assert (record_of(tree, pod).owner, cpu_max(pod)) == (Owner.MANUAL, "1001 100000")
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)
