@@ -24,22 +24,7 @@ from cgpause.config.settings import Config, MemoryHighConfig
 from cgpause.core.errors import KernelReadError, KernelWriteError
 from cgpause.kernel.cgroupfs import Cgroup
 
-NAMES = [
-    "kernel",
-    "permissions",
-    "cgroup",
-    "psi",
-    "kubepods",
-    "xattr",
-    "flock",
-    "names",
-    "burst",
-    "memory.high",
-    "swap",
-    "proc",
-    "writers",
-    "unit",
-]
+NAMES = "kernel permissions cgroup psi kubepods xattr flock names burst memory.high swap proc writers unit".split()
 ACTIVE = "LoadState=loaded\nActiveState=active\nSubState=running\n"
 V1 = b"32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n"
 Arrange = Callable[[FakeTree, Patch], object]

@@ -307,16 +307,7 @@ PLACES = (
         runs=True,
         first=True,
     ),
-    Place(
-        PodUsage(10 * MIB, pod("small")),
-        math.inf,
-        50.0 * MIB,
-        5.0 * MIB,
-        4.0 * MIB,
-        Basis.GROWTH,
-        2.5,
-        runs=False,
-    ),
+    Place(PodUsage(10 * MIB, pod("small")), math.inf, 50.0 * MIB, 5.0 * MIB, 4.0 * MIB, Basis.GROWTH, 2.5, runs=False),
 )
 VERDICTS = (
     Verdict(PodUsage(10 * MIB, pod("small")), 1, "would pause (throttle): why"),

@@ -195,22 +195,12 @@ protect = "yes"
 "settle_s" = -1
 """
 
-    assert problems(text) == [
-        "polcy",
-        "mechanism",
-        "watermark.note",
-        "watermark.upper_pct",
-        "watermark.patience",
-        "watermark.batch",
-        "throttle.period_us",
-        "throttle.quota_us",
-        "hold.settle_s",
-        "protect.namespaces[2]",
-        "protect.namespaces[3]",
-        "pods[2].match",
-        "pods[2].protect",
-        "pods[2].qos[2]",
-    ]
+    said = """
+        polcy mechanism watermark.note watermark.upper_pct watermark.patience watermark.batch throttle.period_us
+        throttle.quota_us hold.settle_s protect.namespaces[2] protect.namespaces[3] pods[2].match pods[2].protect
+        pods[2].qos[2]
+    """
+    assert problems(text) == said.split()
 
 
 def test_an_error_prints_one_line_per_problem_with_source_and_option() -> None:

@@ -51,19 +51,8 @@ class Turn:
 
 
 NAMES = [f"pod{number}" for number in range(5)]
-EVENTS = [
-    "",
-    "",
-    "",
-    "",
-    "distress",
-    "vanish",
-    "appear",
-    "protect",
-    "operator-resumes",
-    "operator-pauses",
-    "operator-pauses-for-3s",
-]
+EVENTS = [*[""] * 4, "distress", "vanish", "appear", "protect"]
+EVENTS += ["operator-resumes", "operator-pauses", "operator-pauses-for-3s"]
 
 turns = st.builds(
     Turn,

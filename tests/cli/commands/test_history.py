@@ -120,15 +120,7 @@ def test_json_has_utc_and_what_is_not_known_is_null(state: Path) -> None:
     }
     assert (unknown["state"], unknown["end"], unknown["paused_s"], unknown["result"]) == ("unknown", None, None, None)
     assert found["totals"] == [
-        {
-            "pod": "default/web",
-            "uids": ["u1"],
-            "pauses": 2,
-            "paused_s": 9,
-            "longest_s": 9,
-            "active": 0,
-            "unknown": 1,
-        }
+        {"pod": "default/web", "uids": ["u1"], "pauses": 2, "paused_s": 9, "longest_s": 9, "active": 0, "unknown": 1}
     ]
 
 

@@ -156,13 +156,7 @@ def test_all_that_is_wrong_in_a_configuration_is_said_at_once(args: list[str], t
     lines = result.stderr.splitlines()
     assert all(line.startswith(f"cgpause: {options[1]}:") for line in lines)
     said = {line.split(": ")[2] for line in lines}
-    assert {
-        "mechanism",
-        "unknown",
-        "watermark.upper_pct",
-        "watermark.lower_pct",
-        "watermark.batch",
-    } <= said
+    assert {"mechanism", "unknown", "watermark.upper_pct", "watermark.lower_pct", "watermark.batch"} <= said
     assert any(key.startswith("pods[1]") for key in said)
 
 

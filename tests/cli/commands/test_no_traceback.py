@@ -41,14 +41,7 @@ OTHER_COMMANDS = [
     ["metrics", "--once"],
     ["bug-report", "/nonexistent/report.tar.gz"],
 ]
-FILES = [
-    "cpu.max",
-    "cpu.max.burst",
-    "cgroup.freeze",
-    "memory.current",
-    "memory.max",
-    "memory.events",
-]
+FILES = ["cpu.max", "cpu.max.burst", "cgroup.freeze", "memory.current", "memory.max", "memory.events"]
 ROOT_FILES = ["memory.max", "memory.current", "memory.stat", "cgroup.events"]
 
 

@@ -229,13 +229,7 @@ def test_a_foreign_write_stays(tree: FakeTree) -> None:
     assert (cpu_max(web), records_left(tree.root)) == ("70000 100000", [])
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("1h30m", 5400),
-        ("5214w", 3_153_427_200),
-    ],
-)
+@pytest.mark.parametrize(("text", "seconds"), [("1h30m", 5400), ("5214w", 3_153_427_200)])
 def test_good_times(text: str, seconds: int, tree: FakeTree, monkeypatch: Patch) -> None:
     monkeypatch.setattr("cgpause.cli.byhand.now_ns", lambda: 5 * S)
     web = tree.add_pod("web")
@@ -245,11 +239,7 @@ def test_good_times(text: str, seconds: int, tree: FakeTree, monkeypatch: Patch)
     assert run(tree, "status").exit_code == run(tree, "explain").exit_code == 0
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "5215w", "1\x00s"],
-    ids=ascii,
-)
+@pytest.mark.parametrize("text", ["", "5215w", "1\x00s"], ids=ascii)
 def test_bad_times_are_refused_before_anything_is_touched(text: str, tree: FakeTree) -> None:
     tree.add_pod("web")
     before = snapshot(tree.root)

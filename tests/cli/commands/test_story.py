@@ -126,10 +126,7 @@ def test_the_numbers_of_the_reserve_policy(tree: FakeTree) -> None:
     shown = facts(tree, "explain", "web", config="")
 
     assert re.fullmatch(r"0.0Mi, \d+.\dMi left for it", shown["demand"][0])
-    assert shown["demand"][1:] == [
-        "based on nothing: it does not grow",
-        "claim 64.0Mi, has not grown lately",
-    ]
+    assert shown["demand"][1:] == ["based on nothing: it does not grow", "claim 64.0Mi, has not grown lately"]
     assert shown["rule"] == ["runs: it does not grow, so that a pause would free nothing"]
     assert told(tree, "explain", "web", config="")["decision"]["reserve"]["claim_bytes"] == 64 * MIB
 
@@ -178,10 +175,7 @@ def test_a_frozen_pod_and_a_protected_one(tree: FakeTree) -> None:
 
     state = facts(tree, "explain", "web")["state"]
     assert state[0].startswith("frozen since ")
-    assert state[1:] == [
-        "by the daemon: why",
-        "cgroup.freeze 1 written; the original is cpu.max 50000 100000 (500m)",
-    ]
+    assert state[1:] == ["by the daemon: why", "cgroup.freeze 1 written; the original is cpu.max 50000 100000 (500m)"]
     shown = facts(tree, "explain", "db")
     assert shown["protected"] == ["yes, QoS class Guaranteed (protect.guaranteed)"]
     assert shown["rule"] == ["not a candidate: it may not be paused now"]
