@@ -53,6 +53,7 @@ def test_the_configuration_is_one_the_daemon_takes(tmp_path: Path) -> None:
     config = load_config(str(path), must_exist=True)
     assert config.metrics.publish, "there is a container that shows them"
     assert config.protect.all, "a roll-out pauses only what a rule allows"
+    assert config.pods == ()
 
     path.write_text(re.sub(r"^# (?=\[\[pods|match|protect)", "", path.read_text(), flags=re.MULTILINE))
     assert load_config(str(path), must_exist=True).pods == (PodRule(match="batch/*", protect=False),)
