@@ -37,7 +37,7 @@ from cgpause.core.parse import (
 
 @pytest.mark.parametrize("driver", CAPTURES)
 def test_files_of_a_captured_pod_are_read_and_the_mounts_of_its_node(driver: str) -> None:
-    """tests/cli/test_view.py has the values of the other captured files."""
+    """tests/cli/test_status.py has the other captured files."""
     capture = load_capture(driver)
     files = {name: text.encode() for name, text in capture["cgroups"][CAPTURED_POD[driver]].items() if "." in name}
     assert parse_number(files["cpu.max.burst"], "cpu.max.burst") == 0
