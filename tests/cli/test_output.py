@@ -189,7 +189,7 @@ def test_the_status_of_a_node_reads_like_this(capsys: Capture) -> None:
             pod_values(
                 name="job",
                 paused=paused_values(mechanism="freeze", written_cpu_max=None, owner="manual", expires_in_s=59.6),
-                workload="batch",
+                **{"class": "batch"},
                 priority=-5,
             ),
             pod_values(name="late", paused=paused_values(expires_in_s=-5.0), priority=10),
