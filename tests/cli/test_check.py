@@ -24,7 +24,8 @@ from cgpause.config.settings import Config, MemoryHighConfig
 from cgpause.core.errors import KernelReadError, KernelWriteError
 from cgpause.kernel.cgroupfs import Cgroup
 
-NAMES = "kernel permissions cgroup psi kubepods xattr flock names burst memory.high swap proc writers unit".split()
+NAMES = ["kernel", "permissions", "cgroup", "psi", "kubepods", "xattr", "flock"]
+NAMES += ["names", "burst", "memory.high", "swap", "proc", "writers", "unit"]
 ACTIVE = "LoadState=loaded\nActiveState=active\nSubState=running\n"
 V1 = b"32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n"
 Arrange = Callable[[FakeTree, Patch], object]
@@ -74,9 +75,7 @@ def test_a_healthy_node_passes_every_check(healthy: FakeTree) -> None:
     assert run(healthy, "check").exit_code == 0
 
 
-@pytest.mark.parametrize(
-    "opts", ["invisible", "2,gid=0", "1", "ptraceable", "off,gid=5", "0"]
-)
+@pytest.mark.parametrize("opts", ["invisible", "2,gid=0", "1", "ptraceable", "off,gid=5", "0"])
 def test_processes_that_are_hidden_from_others_need_only_the_capability(
     opts: str, healthy: FakeTree, monkeypatch: Patch
 ) -> None:

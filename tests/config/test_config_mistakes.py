@@ -14,7 +14,6 @@ from cgpause.config.load import parse_config
 from cgpause.config.settings import Config
 from cgpause.core.errors import ConfigError
 
-
 NO_NUMBERS = ['"90"', "true", "[]", "[90]", "{}", "1979-05-27", "nan", "+nan", "inf", "-inf", "''"]
 NO_SWITCHES = ["0", "1", '"true"', "[true]"]
 WRONG = {

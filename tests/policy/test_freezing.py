@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 from helpers.nodes import MS, START_NS, Node, S, pod, record, sample
 

@@ -16,7 +16,7 @@ from cgpause import __version__, contained
 from cgpause.config.arguments import parse_options
 from cgpause.config.load import load_config
 from cgpause.config.settings import PodRule
-from cgpause.core.paths import (DEFAULT_CONFIG, DEFAULT_LISTEN, DEFAULT_LOG_DIR, DEFAULT_RUN_DIR, DEFAULT_STATE_DIR)
+from cgpause.core.paths import DEFAULT_CONFIG, DEFAULT_LISTEN, DEFAULT_LOG_DIR, DEFAULT_RUN_DIR, DEFAULT_STATE_DIR
 from cgpause.pods.own_pod import POD_UID
 
 REPO = Path(__file__).parents[2]

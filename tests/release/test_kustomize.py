@@ -74,9 +74,7 @@ def test_the_opt_in_overlay_adds_one_rule_to_the_allow_list(tmp_path: Path) -> N
 
     assert config.protect.all
     assert config.metrics.publish
-    assert config.pods == (
-        PodRule(match="batch/*", protect=False, qos=(QosClass.BURSTABLE, QosClass.BEST_EFFORT)),
-    )
+    assert config.pods == (PodRule(match="batch/*", protect=False, qos=(QosClass.BURSTABLE, QosClass.BEST_EFFORT)),)
 
 
 def test_prometheus_reaches_the_sidecar_and_nothing_else_is_allowed() -> None:

@@ -270,7 +270,7 @@ def test_reload_checks_the_file_the_daemon_runs_with_and_then_signals(
 
 def test_daemon_imports_nothing_heavy() -> None:
     """The daemon and the programs that run beside it or after its end must stay small."""
-    heavy = set("typer rich click pydantic psutil prometheus_client subprocess tempfile ast".split())
+    heavy = {"typer", "rich", "click", "pydantic", "psutil", "prometheus_client", "subprocess", "tempfile", "ast"}
     heavy |= {"cgpause.telemetry.exporter", "cgpause.cli.top", "cgpause.cli.main"}
     for module in ("cgpause.daemon", "cgpause.daemon.reload", "cgpause.restore"):
         # -S: site-packages may contain a .pth file that imports modules itself.

@@ -12,7 +12,6 @@ from helpers.traces import make_pod, moment, written
 from helpers.trees import FakeTree
 
 
-
 @pytest.fixture
 def trace(tmp_path: Path) -> str:
     """A trace: pods one and two grow until two is killed at 8 s; three is killed at its own limit at 10 s."""

@@ -21,7 +21,6 @@ from cgpause.ledger import ledger
 from cgpause.pods.tree import PodTree
 
 
-
 def labels(tree: PodTree) -> set[str]:
     return {tracked.pod.label for tracked in tree.pods.values()}
 
