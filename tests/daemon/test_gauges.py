@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -54,10 +53,9 @@ class Bench(Metered):
 
 @pytest.fixture
 def bench(tmp_path: Path, watch: Watch) -> Iterator[Bench]:
-    with select.epoll() as epoll:
-        made = Bench(tmp_path, watch, epoll)
-        yield made
-        made.close()
+    made = Bench(tmp_path, watch)
+    yield made
+    made.close()
 
 
 def test_everything_that_has_a_name_is_gathered_as_it_is_described(bench: Bench, monkeypatch: Patch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import select
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -36,8 +35,8 @@ ON = MetricsConfig(publish=True)
 class Bench(Metered):
     """A publisher of the metrics of one pod."""
 
-    def __init__(self, folder: Path, watch: Watch, epoll: select.epoll) -> None:
-        super().__init__(folder, watch, epoll)
+    def __init__(self, folder: Path, watch: Watch) -> None:
+        super().__init__(folder, watch)
         self.fake.add_pod("web")
         self.refresh()
         self.folder = folder / "run"
@@ -65,12 +64,11 @@ class Bench(Metered):
 @pytest.fixture
 def bench(tmp_path: Path, watch: Watch, caplog: Log) -> Iterator[Bench]:
     caplog.set_level(logging.INFO)
-    with select.epoll() as epoll:
-        made = Bench(tmp_path, watch, epoll)
-        caplog.clear()
-        yield made
-        made.publisher.close()
-        made.close()
+    made = Bench(tmp_path, watch)
+    caplog.clear()
+    yield made
+    made.publisher.close()
+    made.close()
 
 
 def test_nothing_is_published_unless_configured(bench: Bench) -> None:

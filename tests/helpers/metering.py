@@ -20,12 +20,13 @@ from helpers.trees import FakeTree
 class Metered:
     """A made tree, followed, and the sources of all its metrics."""
 
-    def __init__(self, folder: Path, watch: Watch, epoll: select.epoll) -> None:
+    def __init__(self, folder: Path, watch: Watch) -> None:
         self.fake = FakeTree(folder)
         self.tree = PodTree(str(self.fake.root), str(self.fake.log_dir), Config())
         self.counts = Counts(now_ns())
         self.sampler = Sampler(self.tree, kubelet_config="/nonexistent")
-        psi, brake = PsiTriggers(epoll), Brake(self.tree, watch, dry_run=False)
+        self._epoll = select.epoll()
+        psi, brake = PsiTriggers(self._epoll), Brake(self.tree, watch, dry_run=False)
         self.sources = Sources(self.tree, self.sampler, psi, watch, brake, self.counts, started_at=1.0)
 
     def refresh(self) -> None:
@@ -34,3 +35,4 @@ class Metered:
     def close(self) -> None:
         self.sampler.close()
         self.tree.close()
+        self._epoll.close()
