@@ -136,7 +136,6 @@ def pod_values(tracked: TrackedPod) -> dict[str, Any]:
         "memory_current_bytes": None,
         "memory_max_bytes": pod.memory_max_bytes,
         "cpu_max": None,
-        "cpu_weight": None,
         "cpu_stat": None,
         "class": pod.kind,
         "priority": pod.priority,
@@ -148,21 +147,12 @@ def pod_values(tracked: TrackedPod) -> dict[str, Any]:
     try:  # so that a pod with an error does not hide the others
         shown["memory_current_bytes"] = parse_number(tracked.cgroup.read("memory.current"), "memory.current")
         shown["cpu_max"] = str(parse_cpu_max(tracked.cgroup.read("cpu.max")))
-        shown["cpu_weight"] = read_weight(tracked.cgroup)
         shown["cpu_stat"] = _cpu_stat(tracked.cgroup)
         record = read_record(tracked.cgroup)
         shown["paused"] = None if record is None else _paused(record, in_force=is_in_force(tracked.cgroup, record))
     except CgpauseError as e:
         shown["error"] = str(e)
     return shown
-
-
-def read_weight(cgroup: Cgroup) -> int | None:
-    """Return `cpu.weight`, or None if it cannot be read: it is for display only."""
-    try:
-        return parse_number(cgroup.read("cpu.weight"), "cpu.weight")
-    except CgpauseError:
-        return None
 
 
 def _cpu_stat(cgroup: Cgroup) -> dict[str, int] | None:
@@ -234,7 +224,7 @@ def _table(pods: list[dict[str, Any]], width: int, *, wide: bool) -> Table:
     extra = ("QOS", "CLASS") if wide else ()
     numbers = ("MEMORY", "LIMIT")
     if wide or width >= output.NARROW:
-        numbers += ("CPU REQ", "CPU LIM", *(("THR",) if wide else ()))
+        numbers += ("CPU LIM", *(("THR",) if wide else ()))
     table = output.table_of("POD", *extra, *numbers, "STATE", right=numbers, fold=("POD",))
     for pod in pods:
         label = f"{pod['namespace']}/{pod['name']}" if pod["name"] is not None else pod["uid"]
@@ -243,7 +233,6 @@ def _table(pods: list[dict[str, Any]], width: int, *, wide: bool) -> Table:
         cells = [
             "?" if current is None else output.memory(current),
             output.memory(pod["memory_max_bytes"]),
-            "?" if pod["cpu_weight"] is None else cpu_units.request_text(pod["cpu_weight"]),
             _cpu_limit(pod),
             "?" if stat is None else cpu_units.throttled_text(stat["nr_throttled"], stat["nr_periods"]),
         ]

@@ -186,8 +186,6 @@ def _limits(pod: dict[str, Any]) -> Iterator[Fact]:
     if cpu_max is not None:
         own = ", while it runs" if is_held else ""
         yield "cpu", f"limit {cpu_units.limit_text(parse_cpu_max(cpu_max.encode()))}{own} (cpu.max {cpu_max})", ""
-    if pod["cpu_weight"] is not None:
-        yield "cpu", f"request {cpu_units.request_text(pod['cpu_weight'])} (cpu.weight {pod['cpu_weight']})", ""
     stat = pod["cpu_stat"]
     if stat is not None and stat["nr_periods"]:
         part = cpu_units.throttled_text(stat["nr_throttled"], stat["nr_periods"]).replace("-", "0%")

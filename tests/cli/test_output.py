@@ -40,7 +40,6 @@ def pod_values(**changes: object) -> dict[str, Any]:
         "memory_current_bytes": 100 * MIB,
         "memory_max_bytes": 200 * MIB,
         "cpu_max": "max 100000",
-        "cpu_weight": 20,
         "cpu_stat": {"nr_periods": 200, "nr_throttled": 24, "throttled_usec": 5},
         "class": "service",
         "priority": 0,
@@ -197,7 +196,6 @@ def test_the_status_of_a_node_reads_like_this(capsys: Capture) -> None:
                 name="bad",
                 memory_current_bytes=None,
                 cpu_max=None,
-                cpu_weight=None,
                 cpu_stat=None,
                 error="malformed cpu.max: b''",
             ),
@@ -212,26 +210,26 @@ def test_the_status_of_a_node_reads_like_this(capsys: Capture) -> None:
         "kubepods  600.0Mi of 1.00Gi, kubepods",
         "pods  6: 3 paused, 1 protected, 1 with an error; 500.0Mi used",
         "",
-        "POD  QOS  CLASS  MEMORY  LIMIT  CPU REQ  CPU LIM  THR  STATE",
-        "default/web  Burstable  service  100.0Mi  200.0Mi  ~500m  none  12%  running",
+        "POD  QOS  CLASS  MEMORY  LIMIT  CPU LIM  THR  STATE",
+        "default/web  Burstable  service  100.0Mi  200.0Mi  none  12%  running",
         (
-            "00000001-0000-4000-8000-000000000001  Burstable  service  100.0Mi  max  ~500m  none  12%  "
+            "00000001-0000-4000-8000-000000000001  Burstable  service  100.0Mi  max  none  12%  "
             "protected: its name is unknown"
         ),
         (
-            "prod/db  Burstable  service  100.0Mi  200.0Mi  ~500m  500m  12%  paused (throttle to 10m, "
+            "prod/db  Burstable  service  100.0Mi  200.0Mi  500m  12%  paused (throttle to 10m, "
             "by the daemon) for 3s: "
             "memory use 91.0 % >= upper 90 %"
         ),
         (
-            "default/job  Burstable  batch -5  100.0Mi  200.0Mi  ~500m  500m  12%  "
+            "default/job  Burstable  batch -5  100.0Mi  200.0Mi  500m  12%  "
             "paused (freeze, by hand) for 3s, 59s left: memory use 91.0 % >= upper 90 %"
         ),
         (
-            "default/late  Burstable  service +10  100.0Mi  200.0Mi  ~500m  500m  12%  "
+            "default/late  Burstable  service +10  100.0Mi  200.0Mi  500m  12%  "
             "paused (throttle to 10m, by the daemon) for 3s, its time is over: memory use 91.0 % >= upper 90 %"
         ),
-        "default/bad  Burstable  service  ?  200.0Mi  ?  ?  ?  error: malformed cpu.max: b''",
+        "default/bad  Burstable  service  ?  200.0Mi  ?  ?  error: malformed cpu.max: b''",
     ]
 
 
@@ -244,7 +242,7 @@ def test_a_long_name_leaves_room_for_what_is_said_of_the_pod(width: int, capsys:
 
     assert max(map(len, lines)) <= width
     first = next(line for line in lines if line.startswith(LONGEST_NAMESPACE[:10]))
-    numbers = " 200.0Mi ~500m none" if width >= 100 else " 200.0Mi"
+    numbers = " 200.0Mi none" if width >= 100 else " 200.0Mi"
     assert f" 100.0Mi{numbers} " in " ".join(first.split())
     assert first.rstrip().endswith(" running")
     folded = "".join(line.split(" ")[0] for line in lines[lines.index(first) :])

@@ -75,7 +75,6 @@ def test_the_contract_of_the_json(tree: FakeTree, monkeypatch: Patch) -> None:
         "some avg10=3.00 avg60=0.00 avg300=0.00 total=7\nfull avg10=2.00 avg60=0.00 avg300=0.00 total=5\n"
     )
     web = tree.add_pod("web", 100 * MIB, cpu_max="50000 100000", memory_max=str(200 * MIB))
-    (web / "cpu.weight").write_text("20\n")
     (web / "cpu.stat").write_text("usage_usec 9\nnr_periods 7\nnr_throttled 3\nthrottled_usec 41\n")
     tree.add_pod("db", 50 * MIB, tier="", namespace="prod")
     rule = PodRule(match="default/web", class_=PodClass.BATCH, priority=-7)
@@ -111,7 +110,6 @@ def test_the_contract_of_the_json(tree: FakeTree, monkeypatch: Patch) -> None:
                 "memory_current_bytes": 104857600,
                 "memory_max_bytes": 209715200,
                 "cpu_max": "50000 100000",
-                "cpu_weight": 20,
                 "cpu_stat": {"nr_periods": 7, "nr_throttled": 3, "throttled_usec": 41},
                 "class": "batch",
                 "priority": -7,
@@ -129,7 +127,6 @@ def test_the_contract_of_the_json(tree: FakeTree, monkeypatch: Patch) -> None:
                 "memory_current_bytes": 52428800,
                 "memory_max_bytes": None,
                 "cpu_max": "max 100000",
-                "cpu_weight": None,
                 "cpu_stat": None,
                 "class": "service",
                 "priority": 0,

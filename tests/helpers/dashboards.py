@@ -188,7 +188,7 @@ PAST = (
 
 def make_detail(pod: SeenPod) -> PodDetail:
     pressure = Pressure(3.5, 1, 0.5, 1)
-    return PodDetail(pod.key, CpuMax(1001, 100_000), 20, CpuStat(0, 168, 42, 71_000_000), 1, pressure, 7, RULE, PAST)
+    return PodDetail(pod.key, CpuMax(1001, 100_000), CpuStat(0, 168, 42, 71_000_000), 1, pressure, 7, RULE, PAST)
 
 
 def text_of(frame: Frame) -> list[str]:

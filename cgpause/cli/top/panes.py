@@ -165,8 +165,6 @@ def _cpu(pod: SeenPod, detail: PodDetail | None) -> list[str]:
     if detail.processes is not None:
         text += f"; {detail.processes} processes"
     more = [] if detail.cpu_max is None else [f"cpu.max {_quota(detail.cpu_max)}"]
-    if detail.cpu_weight is not None:
-        more.append(f"request {cpu_units.request_text(detail.cpu_weight)}")
     if detail.cpu is not None:
         part = cpu_units.throttled_text(detail.cpu.nr_throttled, detail.cpu.nr_periods)
         total = durations.shown(detail.cpu.throttled_usec / 1e6)

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import NamedTuple, Self
 
 from cgpause.cli.decision import rule
-from cgpause.cli.status import read_weight
 from cgpause.cli.top.line import levels, next_in_line
 from cgpause.cli.top.past import Kept
 from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodDetail, PodState, SeenPod
@@ -166,7 +165,6 @@ class Reader:
         return PodDetail(
             key=key,
             cpu_max=cpu_max,
-            cpu_weight=read_weight(cgroup),
             cpu=None if cpu is None else cpu.stat,
             oom_kills=_oom_kills(cgroup),
             pressure=read_pressure(cgroup),

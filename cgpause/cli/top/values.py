@@ -74,7 +74,6 @@ class PodDetail:
 
     key: CgroupId
     cpu_max: CpuMax | None
-    cpu_weight: int | None
     cpu: CpuStat | None
     oom_kills: int | None
     pressure: Pressure | None

@@ -45,7 +45,6 @@ def state_dir(tree: FakeTree) -> list[str]:
 
 def busy_pod(tree: FakeTree) -> Path:
     web = tree.add_pod("web", 64 * MIB, cpu_max="50000 100000", memory_max=str(128 * MIB))
-    (web / "cpu.weight").write_text("4\n")
     (web / "cpu.stat").write_text(
         "usage_usec 9\nuser_usec 5\nsystem_usec 4\nnr_periods 100\nnr_throttled 12\nthrottled_usec 90000000\n"
     )
@@ -97,7 +96,6 @@ def test_limits_are_told_in_the_terms_of_kubernetes(tree: FakeTree) -> None:
     assert shown["memory"] == ["64.0Mi of 128.0Mi (50 %)"]
     assert shown["cpu"] == [
         "limit 500m (cpu.max 50000 100000)",
-        "request ~100m (cpu.weight 4)",
         "throttled in 12% of its periods, 12 times, 1m30s in all",
     ]
     assert shown["history"] == ["none is kept for another tree without --state-dir"]

@@ -292,7 +292,6 @@ def test_details_are_read_of_one_pod_only_when_asked_for(tree: FakeTree, reader:
     web = tree.add_pod("web", cpu_max="50000 100000")
     cpu_stat(web, 5, 6)
     (web / "cgroup.procs").write_text("")
-    (web / "cpu.weight").write_text("20\n")
     key = reader.read(10 * S).pods[0].key
     assert reader.read(11 * S).detail is None
 
@@ -301,7 +300,7 @@ def test_details_are_read_of_one_pod_only_when_asked_for(tree: FakeTree, reader:
     assert detail is not None
     assert str(detail.cpu_max) == "50000 100000"
     assert detail.cpu == CpuStat(5, 9, 3, 6)
-    assert (detail.cpu_weight, detail.oom_kills, detail.processes) == (20, 0, 0)
+    assert (detail.oom_kills, detail.processes) == (0, 0)
     assert detail.pressure is None
     assert detail.rule == "runs: it does not grow, so that a pause would free nothing"
     web.rename(tree.folder / "gone")
