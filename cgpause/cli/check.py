@@ -25,7 +25,6 @@ from cgpause.core.exit_codes import Exit
 from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root, read_controllers
 from cgpause.kernel.journal import UNIT
 from cgpause.kernel.psi import NODE_PRESSURE
-from cgpause.ledger.plan import read_burst_us
 from cgpause.pods.containers import descendants
 from cgpause.pods.tree import PodTree
 
@@ -182,7 +181,6 @@ def _kubepods(tree: PodTree, log_dir: str, config: Config) -> Iterator[Finding]:
         yield Finding("names", Level.WARN, f"{unnamed} pods have no name in {log_dir}/pods", advice)
     else:
         yield Finding("names", Level.OK, f"all pods have names in {log_dir}/pods")
-    yield _burst(tree)
     yield _memory_high(kubepods, config)
 
 
@@ -196,20 +194,6 @@ def _memory_high(kubepods: Cgroup, config: Config) -> Finding:
         advice = "cgpause works without: it samples more often, and bursts have no brake"
         return Finding("memory.high", Level.WARN, str(e), advice)
     return Finding("memory.high", Level.OK, f"memory.high of kubepods can be written (now {now})")
-
-
-def _burst(tree: PodTree) -> Finding:
-    users = []
-    for tracked in tree.pods.values():
-        try:
-            if read_burst_us(tracked.cgroup):
-                users.append(tracked.pod.label)
-        except CgpauseError:
-            continue
-    if users:
-        shown = ", ".join(users[:5])
-        return Finding("burst", Level.WARN, f"cpu.max.burst is set on {shown}", "zeroed while paused, and put back")
-    return Finding("burst", Level.OK, "cpu.max.burst is not in use")
 
 
 def _swap() -> Finding:

@@ -25,7 +25,7 @@ from cgpause.core.errors import KernelReadError, KernelWriteError
 from cgpause.kernel.cgroupfs import Cgroup
 
 NAMES = ["kernel", "permissions", "cgroup", "psi", "kubepods", "xattr", "flock"]
-NAMES += ["names", "burst", "memory.high", "swap", "proc", "writers", "unit"]
+NAMES += ["names", "memory.high", "swap", "proc", "writers", "unit"]
 ACTIVE = "LoadState=loaded\nActiveState=active\nSubState=running\n"
 V1 = b"32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n"
 Arrange = Callable[[FakeTree, Patch], object]
@@ -158,7 +158,6 @@ FAILED = "LoadState=loaded\nActiveState=failed\nSubState=failed\n"
         (patched(f"{CGROUP}.set_xattr", failing(NO_XATTRS)), "xattr", FAIL, "Operation not supported"),
         (patched("fcntl.flock", failing(OSError(errno.ENOLCK, ""))), "flock", FAIL, "ENOLCK"),
         (lambda tree, _: tree.add_pod("nameless", log=False), "names", WARN, "1 pods have no name"),
-        (lambda tree, _: put_in_pod(tree, "cpu.max.burst", "20000\n"), "burst", WARN, "default/other"),
         (lambda tree, _: (tree.kubepods / "memory.high").unlink(), "memory.high", WARN, "not on this kernel"),
         (read_only_memory_high, "memory.high", WARN, "EROFS"),
         (patched("psutil.swap_memory", lambda: SimpleNamespace(total=2 << 30)), "swap", WARN, "2048Mi"),
@@ -247,16 +246,6 @@ def test_a_lock_held_by_a_stopped_process_fails_and_does_not_hang(healthy: FakeT
         os.close(fd)
 
     assert (found.level, bool(found.advice)) == (Level.FAIL, True)
-
-
-@pytest.mark.parametrize("burst", ["rubbish", ""], ids=["malformed", "empty"])
-def test_one_bad_pod_does_not_hide_the_others_burst(burst: str, healthy: FakeTree) -> None:
-    (healthy.add_pod("bad") / "cpu.max.burst").write_text(burst)
-    (healthy.add_pod("bursty") / "cpu.max.burst").write_text("20000\n")
-
-    found = {finding.name: finding for finding in findings_of(healthy)}["burst"]
-
-    assert found.message == "cpu.max.burst is set on default/bursty"
 
 
 @pytest.mark.parametrize("enabled", [True, False])
