@@ -11,11 +11,12 @@ This module knows no option of cgpause (`settings` has them) and opens no file. 
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from types import NoneType, UnionType
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, get_args, get_origin, runtime_checkable
+from typing import Any, Final, NamedTuple, ParamSpec, Protocol, TypeVar, get_args, get_origin, runtime_checkable
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 Path = tuple[str | int, ...]
@@ -33,6 +34,7 @@ class Option:
     """The description of an option or section, beyond its field's type."""
 
     doc: str
+    _: KW_ONLY
     unit: str = ""
     low: float | None = None
     above: float | None = None
@@ -49,22 +51,12 @@ class Option:
     """Meaning of an empty list, in words."""
 
 
-def option(
-    doc: str,
-    *,
-    unit: str = "",
-    low: float | None = None,
-    above: float | None = None,
-    high: float | None = None,
-    limit: str = "",
-    paper: str = "",
-    pattern: Callable[[str], bool] | None = None,
-    allowed: str = "",
-    empty: str = "",
-) -> dict[str, Option]:
-    """Return a field's metadata: `name: type = field(default=..., metadata=option("What it does.", low=1, high=9))`."""
-    described = Option(doc, unit, low, above, high, limit, paper, pattern, allowed, empty)
-    return {"option": described}
+def _as_metadata(make: Callable[P, Option]) -> Callable[P, dict[str, Option]]:
+    return lambda *args, **kwargs: {"option": make(*args, **kwargs)}
+
+
+option = _as_metadata(Option)
+"""Makes a field's metadata: `name: type = field(default=..., metadata=option("What it does.", low=1, high=9))`."""
 
 
 class Conflict(NamedTuple):
