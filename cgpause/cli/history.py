@@ -73,20 +73,10 @@ def history_values(path: str | None, since: float | None, found: list[PastPause]
 
 
 def _pause_values(pause: PastPause) -> dict[str, Any]:
-    return {
-        "pod": pause.pod,
-        "uid": pause.uid,
-        "state": pause.state,
+    return {name: value for name, value in asdict(pause).items() if name not in ("key", "seen")} | {
         "start": None if pause.start is None else iso(pause.start),
         "end": None if pause.end is None else iso(pause.end),
         "paused_s": None if pause.paused_s is None else round(pause.paused_s, 3),
-        "mechanism": pause.mechanism,
-        "owner": pause.owner,
-        "reason": pause.reason,
-        "result": pause.result,
-        "end_reason": pause.end_reason,
-        "cpu_max": pause.cpu_max,
-        "memory_current_bytes": pause.memory_current_bytes,
     }
 
 

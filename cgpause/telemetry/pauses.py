@@ -42,10 +42,10 @@ class PastPause:
     key: PauseKey | None
     seen: float
     """Time of its last event in Unix seconds."""
+    state: PauseState = PauseState.UNKNOWN
     start: float | None = None
     end: float | None = None
     paused_s: float | None = None
-    state: PauseState = PauseState.UNKNOWN
     mechanism: str | None = None
     """The last mechanism: the daemon can freeze a throttled pod later."""
     owner: str | None = None
