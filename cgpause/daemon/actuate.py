@@ -37,7 +37,7 @@ from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.telemetry.counts import Counts
 from cgpause.telemetry.events import Event, EventKind, make_event, present, resumed_event
-from cgpause.telemetry.recorder import Recorder, tell
+from cgpause.telemetry.recorder import tell
 
 log = logging.getLogger(__name__)
 
@@ -79,10 +79,16 @@ class Actuator:
     """Applies actions to the pods of one tree."""
 
     def __init__(
-        self, ledger: Ledger, tree: PodTree, watch: Watch, *, dry_run: bool, recorder: Recorder | None = None
+        self,
+        ledger: Ledger,
+        tree: PodTree,
+        watch: Watch,
+        *,
+        dry_run: bool,
+        keep: Callable[[Event], None] | None = None,
     ) -> None:
         self._ledger = ledger
-        self._recorder = recorder
+        self._keep = keep
         self._tree = tree
         self._watch = watch
         self._dry_run = dry_run
@@ -419,7 +425,7 @@ class Actuator:
             log.exception("event not counted")
         if self._dry_run:
             event = replace(event, what=f"would have {'frozen' if event.what == EventKind.FROZE else event.what}")
-        tell(event, self._recorder, level)
+        tell(event, self._keep, level)
 
     def _unwatch(self, tracked: TrackedPod) -> None:
         self._watch.add_pod(tracked.cgroup, paused=False)

@@ -85,8 +85,9 @@ class Daemon:
         self._history: HistoryThread | None = None
         if options.history_path is not None and not dry_run:
             self._history = HistoryThread.start(options.history_path, config.history.max_mib)
+        keep = None if self._history is None else self._history.keep
         kept: Ledger = DryLedger() if dry_run else ledger
-        self._actuator = actuator = Actuator(kept, tree, watch, dry_run=dry_run, recorder=self._history)
+        self._actuator = actuator = Actuator(kept, tree, watch, dry_run=dry_run, keep=keep)
         self._brake = brake = Brake(tree, watch, dry_run=dry_run)
         self._notifier = Notifier()
         psi = PsiTriggers(epoll)

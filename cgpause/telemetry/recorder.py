@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from cgpause.config.load import load_config
 from cgpause.config.settings import Config
@@ -27,18 +26,11 @@ _LAST_WAIT_S = 5.0
 """Longest wait for the disk when the daemon ends, in seconds."""
 
 
-class Recorder(Protocol):
-    """Destination of events."""
-
-    def keep(self, event: Event, /) -> None:
-        """Keep an event; never raise, and never wait for long."""
-
-
-def tell(event: Event, recorder: Recorder | None, level: int = logging.INFO) -> None:
-    """Log an event, with its fields for the journal, and hand it to the recorder."""
+def tell(event: Event, keep: Callable[[Event], None] | None, level: int = logging.INFO) -> None:
+    """Log an event, with its fields for the journal, and hand it to `keep`, which never raises nor waits for long."""
     log.log(level, "%s", event.line, extra={"event": event})
-    if recorder is not None:
-        recorder.keep(event)
+    if keep is not None:
+        keep(event)
 
 
 def max_mib(config_path: str) -> int:

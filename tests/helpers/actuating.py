@@ -42,11 +42,7 @@ class Bench:
         self.tree.refresh(0)
         self.kept: list[Event] = []
         kept = DryLedger() if dry_run else ledger
-        self.actuator = Actuator(kept, self.tree, watch, dry_run=dry_run, recorder=self)
-
-    def keep(self, event: Event) -> None:
-        """Record an event, in place of the history."""
-        self.kept.append(event)
+        self.actuator = Actuator(kept, self.tree, watch, dry_run=dry_run, keep=self.kept.append)
 
     def tracked(self, name: str) -> TrackedPod:
         return next(tracked for tracked in self.tree.pods.values() if tracked.pod.name == name)

@@ -28,7 +28,7 @@ def path(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> str:
 
 
 def test_an_event_is_logged_with_its_fields_and_kept(path: str, caplog: pytest.LogCaptureFixture) -> None:
-    tell(event(1), HistoryWriter(path, 1), logging.WARNING)
+    tell(event(1), HistoryWriter(path, 1).keep, logging.WARNING)
     tell(event(2), None)
 
     assert caplog.messages == [event(1).line, event(2).line]

@@ -81,7 +81,7 @@ def test_whatever_is_done_to_a_pod_is_told_once_to_log_and_history(bench: Bench,
 def test_all_pods_are_paused_before_any_is_told_of(bench: Bench, monkeypatch: Patch) -> None:
     """The journal may block the daemon."""
     seen: list[list[str]] = []
-    monkeypatch.setattr(bench, "keep", lambda _: seen.append(bench.cpu_max()))
+    monkeypatch.setattr(bench.actuator, "_keep", lambda _: seen.append(bench.cpu_max()))
     bench.pause("a", "b", "c")
     assert len(seen) == 3
     assert seen[0] == seen[-1] == bench.cpu_max()
