@@ -1,4 +1,4 @@
-"""Options as text: a commented TOML file, or a Markdown table; `options` describes the options themselves.
+"""Options as text: a commented TOML file; `options` describes the options themselves.
 
 The daemon writes no such text, so callers import this module only when they write one.
 """
@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from enum import StrEnum
 
-from cgpause.config.options import Entry, Path, Type, all_entries, entries, header, quoted
+from cgpause.config.options import Entry, Path, Type, entries, header, quoted
 
 _WIDTH = 100
 
@@ -19,30 +19,13 @@ def render(value: object, defaults: object, preamble: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def table(defaults: object) -> str:
-    """Return a Markdown table of all options."""
-    rows = [
-        ("Option", "Default", "Allowed", "Paper", "Meaning"),
-        ("---", "---", "---", "---", "---"),
-    ]
-    for path, entry in all_entries(type(defaults), defaults):
-        if entry.section is None:
-            where = header(path[:-1], type(defaults)) if path[:-1] else ""
-            default = "(required)" if entry.default is dataclasses.MISSING else f"`{_toml(entry.default)}`"
-            default = "(unset)" if entry.default is None else default
-            paper = f"`{entry.option.paper}`" if entry.option.paper else ""
-            name = f"`{where} {entry.name}`" if where else f"`{entry.name}`"
-            rows.append((name, default, _with_unit(entry), paper, _full_doc(entry)))
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in rows)
-
-
 def _section(kind: Type, value: object, defaults: object, path: Path, root: Type) -> Iterator[str]:
     """Yield the lines for the options of a section, then for the sections in it."""
     described = entries(kind, defaults)
     for entry in described:
         if entry.section is None:
             yield from _comment(describe(entry))
-            yield f"{entry.name} = {_toml(getattr(value, entry.field))}"
+            yield f"{entry.name} = {toml(getattr(value, entry.field))}"
             yield ""
     for entry in described:
         if entry.section is None:
@@ -67,7 +50,7 @@ def _array(entry: Entry, rules: tuple[object, ...], path: Path, root: Type) -> I
         for inner in entries(entry.section):
             value = getattr(rule, inner.field)
             if value != inner.default:
-                yield f"{inner.name} = {_toml(value)}"
+                yield f"{inner.name} = {toml(value)}"
 
 
 def _comment(text: str, indent: str = "") -> Iterator[str]:
@@ -83,27 +66,22 @@ def _comment(text: str, indent: str = "") -> Iterator[str]:
 
 def describe(entry: Entry) -> str:
     """Return two lines: the meaning of an option, and its allowed values and default."""
-    paper = f" In the paper: {entry.option.paper}." if entry.option.paper else ""
-    return f"{_full_doc(entry)}\nAllowed: {_with_unit(entry)}. {_default(entry)}.{paper}"
+    option = entry.option
+    unit = f" ({option.unit})" if option.unit else ""
+    paper = f" In the paper: {option.paper}." if option.paper else ""
+    return f"{option.doc} {option.empty}".rstrip() + f"\nAllowed: {entry.allowed()}{unit}. {_default(entry)}.{paper}"
 
 
 def _default(entry: Entry) -> str:
     if entry.default is dataclasses.MISSING:
         return "Required"
-    return "Unset by default" if entry.default is None else f"Default: {_toml(entry.default)}"
+    return "Unset by default" if entry.default is None else f"Default: {toml(entry.default)}"
 
 
-def _full_doc(entry: Entry) -> str:
-    return f"{entry.option.doc} {entry.option.empty}".rstrip()
-
-
-def _with_unit(entry: Entry) -> str:
-    return f"{entry.allowed()} ({entry.option.unit})" if entry.option.unit else entry.allowed()
-
-
-def _toml(value: object) -> str:
+def toml(value: object) -> str:
+    """Return the value of an option as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(toml, value))}]"
     return quoted(str(value)) if isinstance(value, str | StrEnum) else repr(value)

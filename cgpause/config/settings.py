@@ -1,7 +1,7 @@
 """The configuration's dataclasses: the only place that names, describes and limits an option and gives its default.
 
-`load` reads them from a file; `render` writes the commented example file and the table in docs/configuration.md. The
-names and defaults under [watermark] come from Kang & Yu 2024 (doi 10.3745/TKIPS.2024.13.3.91).
+`load` reads them from a file; `render` writes the commented example file. The names and defaults under [watermark] come
+from Kang & Yu 2024 (doi 10.3745/TKIPS.2024.13.3.91).
 
 This module has no postponed annotations: `options` needs the types themselves.
 """
