@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Protocol
 
 from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S, now_ns
@@ -13,11 +12,9 @@ from cgpause.core.errors import BusyError, CgpauseError, CgroupGoneError, Damage
 from cgpause.core.model import (
     Action,
     CgroupId,
-    CpuMax,
     Freeze,
     Owner,
     Pause,
-    PauseRecord,
     Pod,
     Result,
     Resume,
@@ -25,12 +22,11 @@ from cgpause.core.model import (
     Sample,
 )
 from cgpause.core.parse import parse_cpu_max
-from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Watch
 from cgpause.kernel.logfmt import fields
 from cgpause.kernel.process import SpareDescriptors
 from cgpause.kernel.systemd import original_from_systemd
-from cgpause.ledger.ledger import Resumed
+from cgpause.ledger import ledger
 from cgpause.ledger.plan import PauseRequest
 from cgpause.pods.containers import kill_containers
 from cgpause.pods.tracked import TrackedPod
@@ -47,51 +43,13 @@ _RETRY_NS = 60 * NS_PER_S
 """Shortest time for which a pod is protected after a failure, such as the kernel's refusal to pause it."""
 
 
-class Ledger(Protocol):
-    """Interface that `cgpause.ledger.ledger` and `DryLedger` share."""
-
-    def read_record(self, cgroup: Cgroup, /) -> PauseRecord | None:
-        """Return the record of a paused pod; None if it has none."""
-
-    def pause(self, cgroup: Cgroup, request: PauseRequest, /, *, wait_s: float) -> tuple[PauseRecord, bool]:
-        """Pause a pod; return its record and whether anything changed."""
-
-    def freeze(self, cgroup: Cgroup, reason: str, /, *, wait_s: float) -> tuple[PauseRecord | None, bool]:
-        """Freeze a throttled pod; return its record and whether anything changed."""
-
-    def resume(
-        self,
-        cgroup: Cgroup,
-        /,
-        *,
-        wait_s: float,
-        known: PauseRecord | None = None,
-        second_source: Callable[[str], CpuMax | None] | None = None,
-        owner: Owner | None = None,
-    ) -> Resumed | None:
-        """Restore a pod's original values; None if it is not paused."""
-
-    def reassert(self, cgroup: Cgroup, throttle: CpuMax, /, *, wait_s: float) -> PauseRecord | None:
-        """Write the quota again after a foreign write to cpu.max; None if there was none."""
-
-
 class Actuator:
     """Applies actions to the pods of one tree."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        tree: PodTree,
-        watch: Watch,
-        *,
-        dry_run: bool,
-        keep: Callable[[Event], None] | None = None,
-    ) -> None:
-        self._ledger = ledger
+    def __init__(self, tree: PodTree, watch: Watch, keep: Callable[[Event], None] | None = None) -> None:
         self._keep = keep
         self._tree = tree
         self._watch = watch
-        self._dry_run = dry_run
         self._complaints: dict[CgroupId, str] = {}
         self._untold: list[tuple[Event, int]] | None = None
         """Events of the actions in progress, each with its log level; None outside of `apply`."""
@@ -151,7 +109,7 @@ class Actuator:
         try:
             with self.spare.lent():
                 owner = Owner.DAEMON if pod.paused is None else pod.paused.owner
-                resumed = self._ledger.resume(tracked.cgroup, wait_s=wait_s, known=pod.paused, owner=owner)
+                resumed = ledger.resume(tracked.cgroup, wait_s=wait_s, known=pod.paused, owner=owner)
         except (CgroupGoneError, BusyError):
             raise
         except PausedOtherwiseError:
@@ -181,7 +139,7 @@ class Actuator:
     def forget(self, pod: Pod) -> None:
         """Forget a pod that is gone; if it was paused, log and record the end of its pause."""
         self._complaints.pop(pod.cgroup, None)
-        if pod.paused is not None and not self._dry_run:
+        if pod.paused is not None and not self._tree.dry_run:
             self._tell(
                 make_event(
                     present(), EventKind.GONE, pod, "the pod went while it was paused", pod.paused, result=Result.GONE
@@ -194,7 +152,7 @@ class Actuator:
         If the record is damaged or was removed, the pod is resumed.
         """
         try:
-            record = self._ledger.read_record(tracked.cgroup)
+            record = ledger.read_record(tracked.cgroup)
         except CgroupGoneError:
             return
         except DamagedRecordError as e:
@@ -227,7 +185,7 @@ class Actuator:
         known = tracked.pod.paused
         try:
             with self.spare.lent():
-                resumed = self._ledger.resume(
+                resumed = ledger.resume(
                     tracked.cgroup,
                     wait_s=_BUSY_WAIT_S,
                     known=known,
@@ -286,7 +244,7 @@ class Actuator:
                     tracked.failure_until_ns = tracked.drifts.ends_ns
                 return
             self._watch.add_pod(tracked.cgroup, paused=True)  # if the pause had been given up, its watch was removed
-            record = self._ledger.reassert(tracked.cgroup, config.throttle.cpu_max, wait_s=_BUSY_WAIT_S)
+            record = ledger.reassert(tracked.cgroup, config.throttle.cpu_max, wait_s=_BUSY_WAIT_S)
         except (CgroupGoneError, BusyError):
             return
         except CgpauseError as e:
@@ -329,7 +287,7 @@ class Actuator:
         # Watch before the write, so that no later foreign write is missed.
         self._watch.add_pod(tracked.cgroup, paused=True)
         try:
-            record, changed = self._ledger.pause(tracked.cgroup, request, wait_s=_BUSY_WAIT_S)
+            record, changed = ledger.pause(tracked.cgroup, request, wait_s=_BUSY_WAIT_S)
         except (CgroupGoneError, BusyError):
             self._unwatch(tracked)
             raise
@@ -360,7 +318,7 @@ class Actuator:
 
     def _freeze(self, tracked: TrackedPod, action: Freeze, used: float) -> None:
         try:
-            record, changed = self._ledger.freeze(tracked.cgroup, action.reason, wait_s=_BUSY_WAIT_S)
+            record, changed = ledger.freeze(tracked.cgroup, action.reason, wait_s=_BUSY_WAIT_S)
         except (CgroupGoneError, BusyError):
             raise
         except CgpauseError as e:
@@ -388,7 +346,7 @@ class Actuator:
         try:
             # Read the names again: a container restarted since the last refresh has a new id.
             names = self._tree.read_names()
-            killed = [] if self._dry_run else kill_containers(tracked.cgroup, names)
+            killed = kill_containers(tracked.cgroup, names)
         except CgroupGoneError:
             raise
         except CgpauseError as e:
@@ -423,7 +381,7 @@ class Actuator:
             self.counts.count(event)
         except Exception:  # a bug: it must cost only a figure
             log.exception("event not counted")
-        if self._dry_run:
+        if self._tree.dry_run:
             event = replace(event, what=f"would have {'frozen' if event.what == EventKind.FROZE else event.what}")
         tell(event, self._keep, level)
 

@@ -65,10 +65,9 @@ class _Root:
 class Brake:
     """Sets, asserts again and restores memory.high of the kubepods root that is in use."""
 
-    def __init__(self, tree: PodTree, watch: Watch, *, dry_run: bool) -> None:
+    def __init__(self, tree: PodTree, watch: Watch) -> None:
         self._tree = tree
         self._watch = watch
-        self._dry_run = dry_run
         self._root: _Root | None = None
         self._trips = Trips()
         self.drifts = 0
@@ -182,7 +181,7 @@ class Brake:
         tighter limit: memory.high of kubepods does not see use beside kubepods. None in a dry run or without inotify.
         """
         level = None if self._root is None else self._root.level
-        if self._dry_run or self._watch.degraded:  # degraded: no event would report that the tripwire was removed
+        if self._tree.dry_run or self._watch.degraded:  # degraded: no event would report that the tripwire was removed
             return None
         if not self._may_pause():
             return _SLEEP_NS
@@ -200,7 +199,7 @@ class Brake:
         decision must not wait.
         """
         root = self._root
-        if root is None or root.answered.is_given_up(at_ns) or self._dry_run:
+        if root is None or root.answered.is_given_up(at_ns):
             return False
         cgroup, now = root.cgroup, root.level
         if now is None:
@@ -249,11 +248,7 @@ class Brake:
         root = self._root
         if root is None:
             return True
-        armed, root.level = root.level, None
-        if self._dry_run:
-            if armed is not None:
-                log.info("would have released memory.high %s", fields(cgroup=root.cgroup.id.path, reason=reason))
-            return True
+        root.level = None
         try:
             released = high.release(root.cgroup, known=root.record, wait_s=wait_s)
         except CgroupGoneError:
@@ -264,7 +259,8 @@ class Brake:
         root.record = None
         if released is not None:
             log.info(
-                "released memory.high %s",
+                "%s memory.high %s",
+                "would have released" if self._tree.dry_run else "released",
                 fields(
                     cgroup=root.cgroup.id.path,
                     memory_high_to=high.text(released.high_bytes),
@@ -277,7 +273,7 @@ class Brake:
     def _open(self, kubepods: Cgroup) -> None:
         try:
             # A separate descriptor: the tree closes its own before the brake has restored the value.
-            cgroup = Cgroup(self._tree.root, kubepods.id.path)
+            cgroup = self._tree.open(kubepods.id.path)
         except CgpauseError:
             return  # gone, or the refresh has logged the error
         if not cgroup.has(high.FILE) or any(tracked.holds_us is not False for tracked in self._tree.pods.values()):
@@ -295,17 +291,21 @@ class Brake:
             level = replace(level, high_bytes=max(level.high_bytes, step))
             if now is not None and level.high_bytes >= now.high_bytes:
                 return
-        shown: dict[str, object] = {"cgroup": root.cgroup.id.path, "memory_high_to": level.high_bytes}
-        shown["level"] = "tripwire" if level.tripwire else "airbag"
-        if self._dry_run:
-            log.log(_level_of(now), "would have set memory.high %s", fields(**shown))
-        else:
-            record = _set(root, level.high_bytes, at_ns)
-            if record is None:
-                _leave(root, at_ns)
-                return
-            shown["original"] = high.text(record.original_bytes)
-            log.log(_level_of(now), "%s memory.high %s", "armed" if now is None else "moved", fields(**shown))
+        record = _set(root, level.high_bytes, at_ns)
+        if record is None:
+            _leave(root, at_ns)
+            return
+        log.log(
+            logging.INFO if now is None else logging.DEBUG,
+            "%s memory.high %s",
+            "would have set" if self._tree.dry_run else "armed" if now is None else "moved",
+            fields(
+                cgroup=root.cgroup.id.path,
+                memory_high_to=level.high_bytes,
+                level="tripwire" if level.tripwire else "airbag",
+                original=high.text(record.original_bytes),
+            ),
+        )
         root.level = level
         root.complaint = ""
 
@@ -334,7 +334,3 @@ def _count_reached(cgroup: Cgroup) -> int:
     if not cgroup.has(_EVENTS):
         return 0
     return parse_flat_keyed(cgroup.read(_EVENTS), _EVENTS).get("high", 0)
-
-
-def _level_of(now: HighLevel | None) -> int:
-    return logging.INFO if now is None else logging.DEBUG

@@ -22,7 +22,7 @@ from cgpause.core.errors import BusyError, CgpauseError, CgroupGoneError, Config
 from cgpause.core.exit_codes import Exit
 from cgpause.core.model import Owner, Result
 from cgpause.daemon import saver
-from cgpause.daemon.actuate import Actuator, Ledger
+from cgpause.daemon.actuate import Actuator
 from cgpause.daemon.brake import Brake
 from cgpause.daemon.distress import Distress
 from cgpause.daemon.gauges import Sources
@@ -38,7 +38,6 @@ from cgpause.kernel.notify import Notifier
 from cgpause.kernel.process import lock_memory, raise_descriptor_limit
 from cgpause.kernel.psi import PsiTriggers
 from cgpause.ledger import ledger
-from cgpause.ledger.dryrun import DryLedger
 from cgpause.pods.follow import Follower
 from cgpause.pods.names import NamesThread
 from cgpause.pods.own_pod import POD_UID, own_pod_uid
@@ -77,7 +76,8 @@ class Daemon:
             root_cgroup.lock_for_daemon()
         known = saver.load(options.learned_path)
         names = NamesThread(options.log_dir)
-        self._tree = tree = PodTree(root, options.log_dir, config, Kinds(known.kinds), OwnWordsThread(root), names)
+        kinds, words = Kinds(known.kinds), OwnWordsThread(root)
+        self._tree = tree = PodTree(root, options.log_dir, config, kinds, words, names, dry_run=dry_run)
         sampler = Sampler(tree)
         epoll = select.epoll()
         watch = Watch(epoll)
@@ -86,9 +86,8 @@ class Daemon:
         if options.history_path is not None and not dry_run:
             self._history = HistoryThread.start(options.history_path, config.history.max_mib)
         keep = None if self._history is None else self._history.keep
-        kept: Ledger = DryLedger() if dry_run else ledger
-        self._actuator = actuator = Actuator(kept, tree, watch, dry_run=dry_run, keep=keep)
-        self._brake = brake = Brake(tree, watch, dry_run=dry_run)
+        self._actuator = actuator = Actuator(tree, watch, keep)
+        self._brake = brake = Brake(tree, watch)
         self._notifier = Notifier()
         psi = PsiTriggers(epoll)
         sources = Sources(tree, sampler, psi, watch, brake, actuator.counts, started_at=time.time())

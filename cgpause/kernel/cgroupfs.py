@@ -289,12 +289,49 @@ class Cgroup:
         """Return the process ids of the cgroup, or of the one at the relative path `below`; not those further down."""
         return [parse_number(pid, "cgroup.procs") for pid in self.read(os.path.join(below, "cgroup.procs")).split()]
 
-    def child(self, name: str) -> Cgroup:
+    def child(self, name: str) -> Self:
         """Open the cgroup at `name`, a path relative to this one.
 
         It is opened by path, so it may be a new cgroup's if this one was removed.
         """
-        return Cgroup(self._root, os.path.join(self.id.path, name))
+        return type(self)(self._root, os.path.join(self.id.path, name))
+
+
+class DryCgroup(Cgroup):
+    """A cgroup of a dry run: it remembers what it is to write, reads that back, and leaves the kernel alone."""
+
+    __slots__ = ("_values", "_xattrs")
+
+    def __init__(self, root: str, path: str) -> None:
+        super().__init__(root, path)
+        self._values: dict[str, bytes] = {}
+        self._xattrs: dict[str, bytes | None] = {}
+
+    def read(self, name: str) -> bytes:
+        """Return what an interface file would have now."""
+        return self._values[name] if name in self._values else super().read(name)
+
+    def write(self, name: str, value: str) -> None:
+        """Remember the value of an interface file."""
+        self._values[name] = f"{value}\n".encode()
+
+    def get_xattr(self, name: str) -> bytes | None:
+        """Return the value that an extended attribute would have now."""
+        return self._xattrs[name] if name in self._xattrs else super().get_xattr(name)
+
+    def set_xattr(self, name: str, value: bytes) -> None:
+        """Remember the value of an extended attribute."""
+        self._xattrs[name] = value
+
+    def remove_xattr(self, name: str) -> None:
+        """Remember that an extended attribute is removed."""
+        self._xattrs[name] = None
+
+    @contextlib.contextmanager
+    def locked(self, *, wait_s: float) -> Iterator[None]:
+        """Take no lock: others need not wait for a process that writes nothing."""
+        del wait_s
+        yield
 
 
 def _read_error(path: str, error: OSError) -> CgroupGoneError | KernelReadError:

@@ -1,6 +1,6 @@
 """The records that a pause would write, computed from the pod's present values; nothing here writes.
 
-`ledger` writes them. A dry run and `cgpause pause --dry-run` only show them.
+`ledger` writes them. `cgpause pause --dry-run` only shows them.
 """
 
 from __future__ import annotations

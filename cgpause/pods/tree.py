@@ -20,7 +20,7 @@ from cgpause.core.errors import CgpauseError, CgroupGoneError
 from cgpause.core.model import CgroupId, Ended, OwnWord, Pod
 from cgpause.core.parse import parse_cpu_usage, parse_limit
 from cgpause.core.pod_names import Names, controller
-from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.cgroupfs import Cgroup, DryCgroup
 from cgpause.kernel.environment import strongest
 from cgpause.kernel.logfmt import fields
 from cgpause.pods.classify import Classifier
@@ -50,12 +50,15 @@ class PodTree:
         kinds: Kinds | None = None,
         words: OwnWords | None = None,
         names: Callable[[], Names] | None = None,
+        *,
+        dry_run: bool = False,
     ) -> None:
         """Begin without pods.
 
         `kinds` has the known kinds of workloads; `words` reads the pods' own words, and `names` the names in `log_dir`.
         """
         self.root = root
+        self.dry_run = dry_run
         self.read_names = names or partial(read_names, log_dir)
         self.config = config
         self.kubepods: Cgroup | None = None
@@ -72,6 +75,10 @@ class PodTree:
         self._refreshed = False
         self._complained: set[CgroupId] = set()
         self._own_uid = own_pod_uid()
+
+    def open(self, path: str) -> Cgroup:
+        """Open a cgroup of this tree for writing; in a dry run, all writes stay in this process."""
+        return (DryCgroup if self.dry_run else Cgroup)(self.root, path)
 
     def close(self) -> None:
         """Forget all pods and close all descriptors."""
@@ -299,7 +306,7 @@ class PodTree:
 
     def _track(self, found: PodCgroup) -> TrackedPod | None:
         try:
-            cgroup = Cgroup(self.root, found.cgroup.path)
+            cgroup = self.open(found.cgroup.path)
         except CgpauseError as e:
             if not isinstance(e, CgroupGoneError) and found.cgroup not in self._complained:
                 self._complained.add(found.cgroup)

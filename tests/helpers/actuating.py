@@ -15,7 +15,6 @@ from cgpause.daemon.actuate import Actuator
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Watch
 from cgpause.ledger import ledger
-from cgpause.ledger.dryrun import DryLedger
 from cgpause.ledger.plan import PauseRequest
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
@@ -38,11 +37,10 @@ class Bench:
             "b": self.fake.add_pod("b", 2, cpu_max="50000 100000"),
             "c": self.fake.add_pod("c", 3, cpu_max="200000 50000"),
         }
-        self.tree = PodTree(str(self.fake.root), str(self.fake.log_dir), CONFIG)
+        self.tree = PodTree(str(self.fake.root), str(self.fake.log_dir), CONFIG, dry_run=dry_run)
         self.tree.refresh(0)
         self.kept: list[Event] = []
-        kept = DryLedger() if dry_run else ledger
-        self.actuator = Actuator(kept, self.tree, watch, dry_run=dry_run, keep=self.kept.append)
+        self.actuator = Actuator(self.tree, watch, self.kept.append)
 
     def tracked(self, name: str) -> TrackedPod:
         return next(tracked for tracked in self.tree.pods.values() if tracked.pod.name == name)

@@ -55,8 +55,8 @@ def said(caplog: Log) -> list[str]:
     return [message.split(" cgroup=")[0] for message in caplog.messages]
 
 
-def start_brake(tree: PodTree, watch: Watch, *, dry_run: bool = False) -> Brake:
+def start_brake(tree: PodTree, watch: Watch) -> Brake:
     """Return a brake that follows the tree."""
-    brake = Brake(tree, watch, dry_run=dry_run)
+    brake = Brake(tree, watch)
     brake.follow()
     return brake

@@ -26,7 +26,7 @@ class Metered:
         self.counts = Counts(now_ns())
         self.sampler = Sampler(self.tree, kubelet_config="/nonexistent")
         self._epoll = select.epoll()
-        psi, brake = PsiTriggers(self._epoll), Brake(self.tree, watch, dry_run=False)
+        psi, brake = PsiTriggers(self._epoll), Brake(self.tree, watch)
         self.sources = Sources(self.tree, self.sampler, psi, watch, brake, self.counts, started_at=1.0)
 
     def refresh(self) -> None:

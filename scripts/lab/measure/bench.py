@@ -29,7 +29,6 @@ from cgpause.core.clock import now_ns
 from cgpause.daemon.actuate import Actuator
 from cgpause.kernel.inotify import Watch
 from cgpause.kernel.process import raise_descriptor_limit
-from cgpause.ledger import ledger
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
 from cgpause.policy.decide import State, decide
@@ -231,7 +230,7 @@ def measure_reaction(tree: BenchTree, pods: int) -> dict[str, Any]:
         watch = Watch(epoll)
         for tracked in view.pods.values():
             watch.add_pod(tracked.cgroup, paused=False)
-        actuator = Actuator(ledger, view, watch, dry_run=False)
+        actuator = Actuator(view, watch)
         tree.set_limit(0 if tree.real else 1)  # under a limit of nothing, even an empty tree is full
         for _ in range(REACTIONS):
             start = time.perf_counter_ns()

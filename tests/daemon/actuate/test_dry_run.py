@@ -11,9 +11,9 @@ from helpers.actuating import CONFIG, THROTTLE, Bench, lines
 from helpers.fixtures import Log
 
 from cgpause.core.model import Mechanism, Owner
+from cgpause.kernel.cgroupfs import DryCgroup
 from cgpause.kernel.inotify import Watch
 from cgpause.ledger import ledger
-from cgpause.ledger.dryrun import DryLedger
 from cgpause.ledger.plan import PauseRequest
 
 
@@ -80,7 +80,7 @@ def test_a_dry_run_remembers_what_a_pause_would_have_recorded(bench: Bench, cpu_
     (bench.folders["b"] / "cpu.max.burst").write_text("2000\n")
     cgroup = bench.tracked("b").cgroup
     request = PauseRequest(mechanism, THROTTLE, Owner.DAEMON, "test", since_ns=1)
-    dry = DryLedger()
-    pretended = [dry.pause(cgroup, request), dry.freeze(cgroup, "it grows"), dry.freeze(cgroup, "again")]
+    with DryCgroup(bench.tree.root, cgroup.id.path) as dry:
+        pretended = [ledger.pause(dry, request), ledger.freeze(dry, "it grows"), ledger.freeze(dry, "again")]
     real = [ledger.pause(cgroup, request), ledger.freeze(cgroup, "it grows"), ledger.freeze(cgroup, "again")]
     assert pretended == real

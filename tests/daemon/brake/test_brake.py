@@ -247,7 +247,8 @@ def test_dry_run_writes_nothing_and_says_what_it_would(
     tree: PodTree, watch: Watch, fake: FakeTree, caplog: Log
 ) -> None:
     caplog.set_level(logging.INFO)
-    brake = start_brake(tree, watch, dry_run=True)
+    tree.dry_run = True
+    brake = start_brake(tree, watch)
 
     assert brake.sleep_ns(apply(brake, 10)) is None
     apply(brake, 80, tight=True)
