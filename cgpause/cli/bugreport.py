@@ -119,16 +119,9 @@ def _with_those_in(parts: list[Document], names: HiddenNames) -> HiddenNames:
     namespaces, others = set(names.namespaces), set(names.names)
     for part in parts:
         text = part.content if isinstance(part.content, str) else json.dumps(part.content, ensure_ascii=False)
-        others |= users_in(text)
-        if isinstance(part.content, str):
-            found = names_in_labels(text)
-            namespaces |= found[0]
-            others |= found[1]
-        elif isinstance(part.content, list):
-            for line in part.content:
-                namespace, slash, name = str(line.get("pod", "")).rpartition("/")
-                namespaces |= {namespace} if slash else set()
-                others |= {name} if slash else set()
+        found = names_in_labels(text)
+        namespaces |= found[0]
+        others |= found[1] | users_in(text)
     return replace(names, namespaces=frozenset(namespaces), names=frozenset(others))
 
 

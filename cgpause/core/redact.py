@@ -157,9 +157,9 @@ def _run(found: re.Match[str], names: AbstractSet[str], salt: bytes) -> str:
 
 
 def names_in_labels(text: str) -> tuple[set[str], set[str]]:
-    """Return the namespaces, and the pods and containers, that a log names (`pod=…`), also those that are gone."""
+    """Return the namespaces, and the pods and containers, that log and history name, also those that are gone."""
     namespaces, names = set(), set()
-    for found in re.finditer(r'\bpod="?([A-Za-z0-9.-]+)(?:/([A-Za-z0-9.-]+))?', text):
+    for found in re.finditer(r'\bpod(?:=|": )"?([A-Za-z0-9.-]+)(?:/([A-Za-z0-9.-]+))?', text):
         if found[2]:
             namespaces.add(found[1])
         names.add(found[2] or found[1])
