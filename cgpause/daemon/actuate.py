@@ -170,7 +170,7 @@ class Actuator:
             self._ended(tracked)
             self.counts.ended_elsewhere(tracked.pod.uid)
         if record is not None and tracked.pod.paused is None:
-            tracked.oom_kills = _oom_kills(tracked)
+            tracked.oom_kills = tracked.count_oom_kills()
             self._watch.add_pod(tracked.cgroup, paused=True)
         tracked.damaged = False
         ours = record is not None and record.owner is Owner.DAEMON
@@ -297,7 +297,7 @@ class Actuator:
             self._set_aside(tracked, "could not pause", e)
             self.read_record(tracked)  # the record is still there if the undo failed as well
             return
-        tracked.oom_kills = _oom_kills(tracked)
+        tracked.oom_kills = tracked.count_oom_kills()
         tracked.pod = replace(pod, paused=record)
         if not changed:
             return  # an operator has paused it first
@@ -401,10 +401,3 @@ class Actuator:
         if self._complaints.get(tracked.pod.cgroup) != text:
             self._complaints[tracked.pod.cgroup] = text
             log.log(level, "%s %s", what, fields(pod=tracked.pod.label, uid=tracked.pod.uid, error=error))
-
-
-def _oom_kills(tracked: TrackedPod) -> int | None:
-    try:
-        return tracked.count_oom_kills()
-    except CgpauseError:
-        return None

@@ -68,9 +68,8 @@ class Distress:
         """
         if not paused_by_daemon(tracked.pod) or tracked.pod.distress is not None:
             return False
-        try:
-            kills = tracked.count_oom_kills()
-        except CgpauseError:
+        kills = tracked.count_oom_kills()
+        if kills is None:
             return False
         before, tracked.oom_kills = tracked.oom_kills, kills
         is_new = before is not None and kills > before

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from cgpause.config.settings import HoldConfig, PodClass
 from cgpause.core.clock import NS_PER_S
+from cgpause.core.errors import CgpauseError
 from cgpause.core.model import Ended, Owner, OwnWord, Pod, PodUsage
 from cgpause.core.parse import parse_flat_keyed, parse_reclaimable, parse_shmem
 from cgpause.kernel.cgroupfs import Cgroup
@@ -159,17 +160,14 @@ class TrackedPod:
             self.drifts = Drifts()  # an operator who pauses the pod again has stopped the other writer
         self._close_events()
 
-    def count_oom_kills(self) -> int:
-        """Return the number of OOM kills in a paused pod so far.
-
-        It opens `events_fd`, too.
-
-        Raises:
-            CgroupGoneError, KernelReadError, MalformedError: memory.events cannot be read.
-        """
-        if self.events_fd < 0:
-            self.events_fd = self.cgroup.open("memory.events")
-        return count_oom_kills(self.cgroup)
+    def count_oom_kills(self) -> int | None:
+        """Return the number of OOM kills in a paused pod so far, None if it cannot be read; open `events_fd`, too."""
+        try:
+            if self.events_fd < 0:
+                self.events_fd = self.cgroup.open("memory.events")
+            return count_oom_kills(self.cgroup)
+        except CgpauseError:
+            return None
 
     def seen_since(self, since_ns: int) -> SeenInPause:
         """Return the observations in the pause that began at `since_ns`; none of an earlier pause."""
