@@ -22,10 +22,9 @@ from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Watch
 from cgpause.kernel.psi import PsiTriggers, read_node_pressure, read_pressure
 from cgpause.pods.sampler import Sampler
-from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.telemetry.counts import MAX_PODS, Counts, pod_label
-from cgpause.telemetry.metrics import CountedState, DegradedSource, Figure, File, Values
+from cgpause.telemetry.metrics import Figure, Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +47,9 @@ def gather(sources: Sources, at_ns: int) -> Values:
     counts.count_paused((tracked.pod for tracked in tree.pods.values()), at_ns)
     memory = _memory(sources.sampler)
     degraded = {
-        DegradedSource.INOTIFY: sources.watch.degraded,
-        DegradedSource.PSI: not sources.psi.on_node or (tree.kubepods is not None and not sources.psi.on_kubepods),
-        DegradedSource.MEMORY: not memory,
+        "inotify": sources.watch.degraded,
+        "psi": not sources.psi.on_node or (tree.kubepods is not None and not sources.psi.on_kubepods),
+        "memory": not memory,
     }
     return {
         **_process(sources.started_at, tree.config),
@@ -70,7 +69,7 @@ def _one(value: float) -> list[Figure]:
 
 
 def _by_file(cpu_max: int, memory_high: int) -> list[Figure]:
-    return [Figure((File.CPU_MAX,), cpu_max), Figure((File.MEMORY_HIGH,), memory_high)]
+    return [Figure(("cpu.max",), cpu_max), Figure(("memory.high",), memory_high)]
 
 
 def _process(started_at: float, config: Config) -> Values:
@@ -130,14 +129,14 @@ def _kubepods(kubepods: Cgroup | None) -> Values:
 
 
 def _pods(tree: PodTree, at_ns: int) -> Values:
-    states = Counter(dict.fromkeys(CountedState, 0))
+    states = Counter(dict.fromkeys(("running", "paused", "protected"), 0))
     paused = Counter({(str(owner), str(how)): 0 for owner in Owner for how in Mechanism})
     oldest = []
     damaged = 0
     for tracked in tree.pods.values():
-        states[_state(tracked)] += 1
-        damaged += tracked.damaged
         record = tracked.pod.paused
+        states["paused" if record else "running" if tracked.pod.protected is None else "protected"] += 1
+        damaged += tracked.damaged
         if record is not None:
             paused[record.owner, record.mechanism] += 1
             oldest.append((record.since_ns, tracked.pod.label, str(record.owner), str(record.mechanism)))
@@ -154,9 +153,3 @@ def _pods(tree: PodTree, at_ns: int) -> Values:
         "cgpause_damaged_pods": _one(damaged),
         "cgpause_pod_pause_start_time_seconds": [Figure(labels, start) for labels, start in starts.items()],
     }
-
-
-def _state(tracked: TrackedPod) -> CountedState:
-    if tracked.pod.paused is not None:
-        return CountedState.PAUSED
-    return CountedState.RUNNING if tracked.pod.protected is None else CountedState.PROTECTED

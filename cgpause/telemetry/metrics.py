@@ -49,29 +49,6 @@ Values = dict[str, list[Figure]]
 """Figures by name of the family; a family without a known value is absent."""
 
 
-class CountedState(StrEnum):
-    """State of a pod, for `cgpause_pods`."""
-
-    RUNNING = "running"
-    PAUSED = "paused"
-    PROTECTED = "protected"
-
-
-class File(StrEnum):
-    """Kernel files that both the daemon and other programs write."""
-
-    CPU_MAX = "cpu.max"
-    MEMORY_HIGH = "memory.high"
-
-
-class DegradedSource(StrEnum):
-    """Sources that the daemon can do without, for `cgpause_degraded`."""
-
-    INOTIFY = "inotify"
-    PSI = "psi"
-    MEMORY = "memory"
-
-
 _POD = ("namespace", "pod", "mechanism")
 _NAMESPACE = ("namespace", "mechanism")
 _G, _C, _H = MetricType.GAUGE, MetricType.COUNTER, MetricType.HISTOGRAM
