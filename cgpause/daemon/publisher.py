@@ -20,7 +20,6 @@ from cgpause.kernel.background import BackgroundWriter, FileTrouble
 from cgpause.kernel.logfmt import fields
 from cgpause.telemetry import published
 from cgpause.telemetry.counts import MAX_PODS
-from cgpause.telemetry.metrics import Values
 from cgpause.telemetry.published import Stamp
 
 log = logging.getLogger(__name__)
@@ -36,19 +35,22 @@ class Publisher:
     def __init__(self, path: str | None, sources: Sources) -> None:
         """Publish nothing if `path` is None, even if the configuration asks for it."""
         self.due_ns = NEVER_NS
-        self._path = path
+        self._path = path or ""
         self._sources = sources
         self._thread: BackgroundWriter | None = None
         self._trouble = FileTrouble(
-            path or "", "metrics not published", "metrics published again", " (systemd-tmpfiles --create)"
+            self._path, "metrics not published", "metrics published again", " (systemd-tmpfiles --create)"
         )
 
     def configure(self, config: MetricsConfig) -> None:
         """Start, stop or change publishing as the configuration asks."""
-        on = config.publish and self._path is not None
+        on = config.publish and bool(self._path)
         self._sources.counts.limit_pods(MAX_PODS if on else 0)
         if on and self._thread is None:
-            self._start()
+            try:
+                self._thread = BackgroundWriter("metrics")
+            except RuntimeError as e:
+                log.warning("metrics not published %s", fields(file=self._path, error=e))
         elif not on:
             self._stop(0)
         self.due_ns = NEVER_NS if self._thread is None else 0
@@ -78,20 +80,13 @@ class Publisher:
             self._thread.close(wait_s)
             self._thread = None
 
-    def _start(self) -> None:
-        assert self._path is not None
-        try:
-            self._thread = BackgroundWriter("metrics")
-        except RuntimeError as e:
-            log.warning("metrics not published %s", fields(file=self._path, error=e))
-
     def _hand_over(self, at_ns: int, thread: BackgroundWriter) -> None:
         """Gather the figures, and let the thread write them."""
         stamp, values = Stamp(at_ns, round(time.time(), 3), INTERVAL_S), gather(self._sources, at_ns)
 
         def write() -> None:
             try:
-                self._write(stamp, values)
+                wholefile.replace(self._path, published.encode(stamp, values))
             except Exception as e:  # noqa: BLE001 - a bug must cost only the figures
                 self._trouble.note(e)
             else:
@@ -99,11 +94,7 @@ class Publisher:
 
         thread.run(write)
 
-    def _write(self, stamp: Stamp, values: Values) -> None:
-        assert self._path is not None
-        wholefile.replace(self._path, published.encode(stamp, values))
-
     def _remove(self) -> None:
         """Remove the file, so that readers see at once that no daemon publishes."""
         with contextlib.suppress(OSError):
-            os.unlink(self._path or "")
+            os.unlink(self._path)
