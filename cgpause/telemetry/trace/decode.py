@@ -227,12 +227,6 @@ class Decoder:
             available = _checked(_whole(values, "a", least=-_MOST) * quantum, "a", least=-_MOST)
         if "u" in values:
             used = _checked(_whole(values, "u") * quantum, "u")
-        if (
-            old is not None
-            and "h" not in values
-            and (available, used) == (old.node_available_bytes, old.kubepods_used_bytes)
-        ):
-            return old
         return Headroom(total, available, limit, used, eviction)
 
 
