@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from cgpause.cli.top.screen import Frame
-from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodDetail, PodState, SeenEvent, SeenPod
+from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodDetail, PodState, SeenPod
 from cgpause.config.settings import HowPaused
 from cgpause.core.model import (
     CgroupId,
@@ -24,7 +25,9 @@ from cgpause.core.model import (
 from cgpause.core.parse import CpuStat
 from cgpause.kernel.find_daemon import DaemonState, FoundDaemon
 from cgpause.policy.demand import Basis
+from cgpause.policy.explain import Verdict
 from cgpause.policy.serving import Place
+from cgpause.telemetry.events import Event
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -64,31 +67,36 @@ def make_place(need: float, left: float, *, claim: float = 64 * MIB, runs: bool 
 
 
 def make_pod(label: str = "default/web", state: PodState = PodState.RUNNING, **changes: object) -> SeenPod:
+    """Return a pod; `changes` are fields of `SeenPod`, and of its `Pod` and its `Verdict`."""
+    namespace, _, name = label.rpartition("/")
     values: dict[str, Any] = {
-        "key": key_of(label),
-        "label": label,
+        "cgroup": key_of(label),
+        "namespace": namespace,
+        "name": name,
         "uid": "00000001-0000-4000-8000-000000000001",
         "qos": QosClass.BURSTABLE,
-        "kind": PodKind.BATCH,
-        "priority": 0,
         "state": state,
         "current_bytes": 100 * MIB,
         "reclaimable_bytes": 5 * MIB,
-        "max_bytes": 256 * MIB,
+        "memory_max_bytes": 256 * MIB,
         "growth": 0.0,
         "cpu_millicores": 250.0,
         "throttled_ms": 0.0,
-        "paused": None,
         "protected": None,
         "error": None,
         "rank": 1,
         "what": "runs",
-        "why": "",
-        "acts": False,
-        "spared": "",
         "place": make_place(0, 400 * MIB),
     }
-    return SeenPod(**(values | changes))
+    values |= changes
+
+    def of(kind: type[Any]) -> dict[str, Any]:
+        return {field.name: values[field.name] for field in fields(kind) if field.name in values}
+
+    assert changes.keys() <= {field.name for kind in (Pod, Verdict, SeenPod) for field in fields(kind)}
+    pod = Pod(**of(Pod))
+    verdict = Verdict(PodUsage(values["current_bytes"] or 0, pod), **of(Verdict))
+    return SeenPod(pod, verdict, **of(SeenPod))
 
 
 def make_snapshot(*pods: SeenPod, **changes: object) -> NodeView:
@@ -157,7 +165,7 @@ def busy_snapshot() -> NodeView:
             what="",
             place=None,
             current_bytes=None,
-            max_bytes=None,
+            memory_max_bytes=None,
             cpu_millicores=None,
             throttled_ms=None,
             growth=None,
@@ -172,17 +180,17 @@ def busy_snapshot() -> NodeView:
         ),
     )
     events = (
-        SeenEvent(AT - 60, "paused", "batch/report-1", "needs 9.0Mi of 4.0Mi left"),
-        SeenEvent(AT - 30, "resumed", "batch/report-1", "was paused: needs 9.0Mi of 4.0Mi left", 30.0),
-        SeenEvent(AT - 12, "paused", "batch/report-1", "needs 5.0Mi of 3.0Mi left"),
+        Event(AT - 60, "paused", "batch/report-1", "", "needs 9.0Mi of 4.0Mi left"),
+        Event(AT - 30, "resumed", "batch/report-1", "", "was paused: needs 9.0Mi of 4.0Mi left", paused_s=30.0),
+        Event(AT - 12, "paused", "batch/report-1", "", "needs 5.0Mi of 3.0Mi left"),
     )
     return make_snapshot(*pods, events=events)
 
 
 RULE = "resumes when its demand fits beside most of what the pods that run will take"
 PAST = (
-    SeenEvent(AT - 60, "paused", "batch/report-1", "needs 9.0Mi of 4.0Mi left"),
-    SeenEvent(AT - 30, "resumed", "batch/report-1", "fits again", 30.0),
+    Event(AT - 60, "paused", "batch/report-1", "", "needs 9.0Mi of 4.0Mi left"),
+    Event(AT - 30, "resumed", "batch/report-1", "", "fits again", paused_s=30.0),
 )
 
 

@@ -227,12 +227,12 @@ def summary(snapshot: NodeView) -> Text:
     made.append(f"{len(paused)} paused", "paused" if paused else "")
     if now:
         more = f" and {len(now) - 1} more" if len(now) > 1 else ""
-        made.append(*_SEPARATOR).append(f"{len(now)} would be: {printable(now[0].label)}{more}", "short")
+        made.append(*_SEPARATOR).append(f"{len(now)} would be: {now[0].label}{more}", "short")
     made.append(*_SEPARATOR)
     if following:
-        pod = following[0]
-        need = "" if pod.place is None else f", needs {growth(pod.need)} of {size(max(pod.place.left, 0))} left"
-        made.append(f"next: {printable(pod.label)}{need}", "next")
+        place = following[0].verdict.place
+        need = "" if place is None else f", needs {growth(place.need)} of {size(max(place.left, 0))} left"
+        made.append(f"next: {following[0].label}{need}", "next")
     else:
         # A growing pod can be safe from a pause: protected, the first in line, or with a demand of less than a page.
         still = all(growth(pod.growth) in "-?" for pod in snapshot.pods) and not now

@@ -12,13 +12,14 @@ from rich.text import Text
 
 from cgpause.cli.top.parts import growth, line, millicores, milliseconds, shorten, size, when
 from cgpause.cli.top.table import STATE_STYLES, full_in, state_text
-from cgpause.cli.top.values import NodeView, PodDetail, SeenEvent, SeenPod
+from cgpause.cli.top.values import NodeView, PodDetail, SeenPod
 from cgpause.core import cpu_units, durations
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import printable
 from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
 from cgpause.kernel.find_daemon import DaemonState
-from cgpause.telemetry.events import EventKind
+from cgpause.policy.explain import Verdict
+from cgpause.telemetry.events import Event, EventKind
 
 _EVENT_STYLES: dict[str, str] = {
     EventKind.PAUSED: "paused",
@@ -59,7 +60,7 @@ def rule(title: str, width: int) -> Text:
     return line(text, ("─" * (width - text.cell_len), "dim"))
 
 
-def events(shown: Sequence[SeenEvent], snapshot: NodeView, width: int, *, of_one: bool = False) -> RenderableType:
+def events(shown: Sequence[Event], snapshot: NodeView, width: int, *, of_one: bool = False) -> RenderableType:
     """Return a table of events, the newest first; `of_one` leaves the pod's name out."""
     if not shown:
         return Text(f"  {'none yet' if snapshot.events else snapshot.no_events}", "dim")
@@ -79,17 +80,17 @@ def events(shown: Sequence[SeenEvent], snapshot: NodeView, width: int, *, of_one
     return table
 
 
-def description(pod: SeenPod | None, snapshot: NodeView) -> Table:
+def description(seen: SeenPod | None, snapshot: NodeView) -> Table:
     """Return all facts of one pod: what `cgpause explain` says of it, and its history."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="label", no_wrap=True)
     grid.add_column(overflow="fold")
-    if pod is None:
+    if seen is None:
         grid.add_row("", Text("it is gone", "dim"))
         return grid
-    detail = snapshot.detail if snapshot.detail is not None and snapshot.detail.key == pod.key else None
+    detail = snapshot.detail if snapshot.detail is not None and snapshot.detail.key == seen.key else None
     said = ""
-    for topic, text, style in _facts(pod, snapshot, detail):
+    for topic, text, style in _facts(seen, snapshot, detail):
         grid.add_row("" if topic == said else f" {topic}", Text(printable(text), style))
         said = topic
     if detail is not None:
@@ -97,27 +98,27 @@ def description(pod: SeenPod | None, snapshot: NodeView) -> Table:
     return grid
 
 
-def _facts(pod: SeenPod, snapshot: NodeView, detail: PodDetail | None) -> list[_Fact]:
-    runs = snapshot.daemon.state is DaemonState.RUNNING
-    what, more = state_text(pod, snapshot)
-    facts: list[_Fact] = [("state", f"{what}: {more}" if more else what, STATE_STYLES[pod.state])]
+def _facts(seen: SeenPod, snapshot: NodeView, detail: PodDetail | None) -> list[_Fact]:
+    pod, verdict, runs = seen.pod, seen.verdict, snapshot.daemon.state is DaemonState.RUNNING
+    what, more = state_text(seen, snapshot)
+    facts: list[_Fact] = [("state", f"{what}: {more}" if more else what, STATE_STYLES[seen.state])]
     if pod.paused is not None:
         at = snapshot.at - (snapshot.at_ns - pod.paused.since_ns) / NS_PER_S
         since = when(at, snapshot.at, snapshot.utc_offset_s)
         facts.append(("state", f"since {since}{_record(pod.paused)}", "paused"))
     # Under reserve, the numbers below are the reason. A running daemon's own decision is in record and history; another
     # opinion beside it would confuse.
-    elif pod.why and pod.place is None and not pod.spared and not (runs and pod.acts):
-        facts.append(("verdict", f"{pod.what}: {pod.why}", ""))
+    elif verdict.why and verdict.place is None and not verdict.spared and not (runs and verdict.acts):
+        facts.append(("verdict", verdict.text, ""))
     if detail is not None and detail.rule is not None:
         facts.append(("rule", detail.rule, ""))
     if pod.protected is not None:
         facts.append(("protected", f"{pod.protected}; the daemon does not pause it", "protected"))
-    facts += [("numbers", text, "") for text in _numbers(pod)]
-    facts += [("memory", text, "") for text in _memory(pod, detail)]
-    facts += [("cpu", text, "") for text in _cpu(pod, detail)]
+    facts += [("numbers", text, "") for text in _numbers(verdict)]
+    facts += [("memory", text, "") for text in _memory(seen, detail)]
+    facts += [("cpu", text, "") for text in _cpu(seen, detail)]
     about = f"{pod.qos}, {pod.kind}" + (f", priority {pod.priority:+d}" if pod.priority else "")
-    return [*facts, ("pod", f"{about}, uid {pod.uid}", "dim"), ("cgroup", pod.key.path, "dim")]
+    return [*facts, ("pod", f"{about}, uid {pod.uid}", "dim"), ("cgroup", pod.cgroup.path, "dim")]
 
 
 def _record(record: PauseRecord) -> str:
@@ -131,9 +132,9 @@ def _quota(cpu_max: CpuMax) -> str:
     return f"{cpu_max} ({'no limit' if cpu_max.quota_us is None else cpu_units.limit_text(cpu_max)})"
 
 
-def _numbers(pod: SeenPod) -> list[str]:
-    place = pod.place
-    rank = "not a candidate for a pause" if pod.rank is None else f"rank {pod.rank} of those that may be paused"
+def _numbers(verdict: Verdict) -> list[str]:
+    place = verdict.place
+    rank = "not a candidate for a pause" if verdict.rank is None else f"rank {verdict.rank} of those that may be paused"
     if place is None:
         return [rank]
     claim = "no limit" if math.isinf(place.claim) else size(place.claim)
@@ -145,10 +146,10 @@ def _numbers(pod: SeenPod) -> list[str]:
     ]
 
 
-def _memory(pod: SeenPod, detail: PodDetail | None) -> list[str]:
-    current = "?" if pod.current_bytes is None else size(pod.current_bytes)
-    text = f"{current} of {size(pod.max_bytes)}, {size(pod.reclaimable_bytes)} of it page cache"
-    if (left := full_in(pod)) not in ("", "-"):
+def _memory(seen: SeenPod, detail: PodDetail | None) -> list[str]:
+    current = "?" if seen.current_bytes is None else size(seen.current_bytes)
+    text = f"{current} of {size(seen.pod.memory_max_bytes)}, {size(seen.pod.reclaimable_bytes)} of it page cache"
+    if (left := full_in(seen)) not in ("", "-"):
         text += f"; at the limit in {left}"
     if detail is None:
         return [text]
@@ -158,8 +159,8 @@ def _memory(pod: SeenPod, detail: PodDetail | None) -> list[str]:
     return [text, "; ".join(more)] if more else [text]
 
 
-def _cpu(pod: SeenPod, detail: PodDetail | None) -> list[str]:
-    text = f"{millicores(pod.cpu_millicores)}, throttled {milliseconds(pod.throttled_ms)} a second"
+def _cpu(seen: SeenPod, detail: PodDetail | None) -> list[str]:
+    text = f"{millicores(seen.cpu_millicores)}, throttled {milliseconds(seen.throttled_ms)} a second"
     if detail is None:
         return [text]
     if detail.processes is not None:

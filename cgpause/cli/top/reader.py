@@ -19,8 +19,8 @@ from cgpause.cli.top.past import Kept
 from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodDetail, PodState, SeenPod
 from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S
-from cgpause.core.errors import CgpauseError, CgroupGoneError, printable
-from cgpause.core.model import CgroupId, Pause, Policy, Pressure, Sample
+from cgpause.core.errors import CgpauseError, CgroupGoneError
+from cgpause.core.model import CgroupId, Pause, PodUsage, Policy, Pressure, Sample
 from cgpause.core.parse import CpuStat, parse_cpu_max, parse_cpu_stat, parse_limit
 from cgpause.daemon.learned import Learned
 from cgpause.kernel.cgroupfs import Cgroup
@@ -91,7 +91,7 @@ class Reader:
         self._broken: set[CgroupId] = set()
         """Paused pods whose pause is not in force, because another program has written since."""
         self._daemon = FoundDaemon(DaemonState.UNKNOWN)
-        self._host = printable(os.uname().nodename)
+        self._host = os.uname().nodename
         self._walk_at_ns = self._facts_at_ns = self._daemon_at_ns = 0
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ class Reader:
             moments=tuple(self._moments),
             pods=pods,
             events=self._kept.events,
-            trouble=None if trouble is None else printable(trouble),
+            trouble=trouble,
             no_events=self._kept.none,
             detail=None if detail_of is None else self.detail(detail_of, at_ns),
         )
@@ -282,28 +282,14 @@ class Reader:
         elif pod.protected is not None:
             state = PodState.PROTECTED
         return SeenPod(
-            key=pod.cgroup,
-            label=printable(pod.label),
-            uid=pod.uid,
-            qos=pod.qos,
-            kind=pod.kind,
-            priority=pod.priority,
+            pod=pod,
+            verdict=verdict or Verdict(PodUsage(0, pod), None, ""),
             state=state,
             current_bytes=None if verdict is None else verdict.usage.memory_current_bytes,
-            reclaimable_bytes=pod.reclaimable_bytes,
-            max_bytes=pod.memory_max_bytes,
             growth=None if growth is None else growth.rate,
             cpu_millicores=None if cpu is None else cpu.millicores,
             throttled_ms=None if cpu is None else cpu.throttled_ms,
-            paused=pod.paused,
-            protected=None if pod.protected is None else printable(pod.protected),
-            error=None if error is None else printable(error),
-            rank=None if verdict is None else verdict.rank,
-            what="" if verdict is None else printable(verdict.what),
-            why="" if verdict is None else printable(verdict.why),
-            acts=verdict is not None and verdict.acts,
-            spared="" if verdict is None else printable(verdict.spared),
-            place=None if verdict is None else verdict.place,
+            error=error,
         )
 
     def _read_kubepods(self) -> Kubepods | None:

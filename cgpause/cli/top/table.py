@@ -47,65 +47,65 @@ class _Column:
     left: bool = False
 
 
-def full_in(pod: SeenPod) -> str:
+def full_in(seen: SeenPod) -> str:
     """Return the time until the pod reaches its limit; "-" if it is long, "" without a limit."""
-    if pod.max_bytes is None or pod.current_bytes is None:
-        return ""
-    return time_left(max(pod.max_bytes - pod.current_bytes, 0), pod.growth) or "-"
+    limit, current = seen.pod.memory_max_bytes, seen.current_bytes
+    return "" if limit is None or current is None else time_left(max(limit - current, 0), seen.growth) or "-"
 
 
-def _use(pod: SeenPod) -> Text:
-    if pod.max_bytes is None or pod.current_bytes is None:
+def _use(seen: SeenPod) -> Text:
+    limit, current = seen.pod.memory_max_bytes, seen.current_bytes
+    if limit is None or current is None:
         return Text()
-    cache = min(pod.reclaimable_bytes, pod.current_bytes)
-    used = pod.current_bytes - cache
-    ratio = used / pod.max_bytes if pod.max_bytes else 1.0
+    cache = min(seen.pod.reclaimable_bytes, current)
+    used = current - cache
+    ratio = used / limit if limit else 1.0
     style = "short" if ratio > 0.95 else "close" if ratio > 0.8 else "calm"
-    return bar(_USE_WIDTH, max(pod.max_bytes, 1), used, cache, style)
+    return bar(_USE_WIDTH, max(limit, 1), used, cache, style)
 
 
 _NICE_TO_HAVE = 4
 """Highest rank of a column that gives way to a whole name and a legible state."""
 _COLUMNS = (
-    _Column("QOS", 3, 5, lambda pod: _SHORT_QOS[pod.qos], left=True),
-    _Column("CLASS", 8, 0, lambda pod: pod.kind, left=True),
+    _Column("QOS", 3, 5, lambda seen: _SHORT_QOS[seen.pod.qos], left=True),
+    _Column("CLASS", 8, 0, lambda seen: seen.pod.kind, left=True),
     _Column(
         *("MEMORY", 6, 9),
-        lambda pod: "?" if pod.current_bytes is None else size(pod.current_bytes),
+        lambda seen: "?" if seen.current_bytes is None else size(seen.current_bytes),
         lambda group: size(group.current_bytes),
     ),
-    _Column("CACHE", 6, -1, lambda pod: growth(pod.reclaimable_bytes)),
-    _Column("LIMIT", 6, 8, lambda pod: size(pod.max_bytes)),
+    _Column("CACHE", 6, -1, lambda seen: growth(seen.pod.reclaimable_bytes)),
+    _Column("LIMIT", 6, 8, lambda seen: size(seen.pod.memory_max_bytes)),
     _Column("USE", _USE_WIDTH, 2, _use, left=True),
-    _Column("GROW/s", 6, 7, lambda pod: growth(pod.growth)),
+    _Column("GROW/s", 6, 7, lambda seen: growth(seen.growth)),
     _Column("FULL IN", 7, 1, full_in),
     _Column(
         *("NEED", 6, 3),
-        lambda pod: "" if pod.place is None else growth(pod.need),
+        lambda seen: "" if seen.verdict.place is None else growth(seen.need),
         lambda group: growth(group.need),
     ),
-    _Column("CPU", 6, 6, lambda pod: millicores(pod.cpu_millicores)),
-    _Column("THR/s", 5, 4, lambda pod: milliseconds(pod.throttled_ms).replace("0ms", "-", pod.throttled_ms == 0)),
+    _Column("CPU", 6, 6, lambda seen: millicores(seen.cpu_millicores)),
+    _Column("THR/s", 5, 4, lambda seen: milliseconds(seen.throttled_ms).replace("0ms", "-", seen.throttled_ms == 0)),
 )
 
 
-def state_text(pod: SeenPod, snapshot: NodeView) -> tuple[str, str]:
+def state_text(seen: SeenPod, snapshot: NodeView) -> tuple[str, str]:
     """Return a pod's state in a few words, and its details: reason, times, protection or error."""
-    record, state = pod.paused, state_words(pod)
-    if record is not None and pod.state is not PodState.ERROR:
+    record, verdict, state = seen.pod.paused, seen.verdict, state_words(seen)
+    if record is not None and seen.state is not PodState.ERROR:
         paused_s = (snapshot.at_ns - record.since_ns) / NS_PER_S
         return f"{state} {durations.shown(paused_s)}", _why_paused(record, snapshot.at_ns)
-    match pod.state:
+    match seen.state:
         case PodState.ERROR:
-            return state, pod.error or ""
+            return state, seen.error or ""
         case PodState.PROTECTED:
-            return state, pod.protected or ""
+            return state, seen.pod.protected or ""
         case PodState.WOULD_PAUSE | PodState.NEXT:
-            return state, pod.why
-    if pod.place is not None and pod.place.first:
+            return state, verdict.why
+    if verdict.place is not None and verdict.place.first:
         return state, "goes first"
     # An action that a running daemon has not taken is not its decision.
-    return state, "" if pod.acts else pod.spared
+    return state, "" if verdict.acts else verdict.spared
 
 
 def _why_paused(record: PauseRecord, at_ns: int) -> str:
@@ -150,14 +150,14 @@ def table(
 
 
 def _cells(
-    pod: SeenPod, columns: Sequence[_Column], label_width: int, snapshot: NodeView, *, marked: bool, at: bool
+    seen: SeenPod, columns: Sequence[_Column], label_width: int, snapshot: NodeView, *, marked: bool, at: bool
 ) -> list[Text]:
     """Return a pod's cells: name, columns and state."""
-    style = STATE_STYLES[pod.state]
-    numbers = style if pod.state is PodState.PROTECTED else ""
-    what, more = state_text(pod, snapshot)
-    cells = [line((f"{'▶' if at else ' '}{'*' if marked else ' '}", "key"), (shorten(pod.label, label_width), style))]
-    cells += [line((cell, numbers)) if isinstance(cell := column.cell(pod), str) else cell for column in columns]
+    style = STATE_STYLES[seen.state]
+    numbers = style if seen.state is PodState.PROTECTED else ""
+    what, more = state_text(seen, snapshot)
+    cells = [line((f"{'▶' if at else ' '}{'*' if marked else ' '}", "key"), (shorten(seen.label, label_width), style))]
+    cells += [line((cell, numbers)) if isinstance(cell := column.cell(seen), str) else cell for column in columns]
     cells.append(line((what, style), (f" · {more}" if more else "", "dim")))
     # One reversed bar at the cursor: reversing each colour by itself makes dim texts hardly legible.
     return [line(cell.plain) for cell in cells] if at else cells

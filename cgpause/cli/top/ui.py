@@ -108,47 +108,50 @@ class Ui:
     """Whether the message reports a failure."""
 
 
-def state_words(pod: SeenPod) -> str:
+def state_words(seen: SeenPod) -> str:
     """Return a pod's state in a few words, without times."""
-    if pod.paused is None or pod.state is PodState.ERROR:
-        return pod.state.value
-    return "frozen" if pod.paused.mechanism is Mechanism.FREEZE else "paused"
+    record = seen.pod.paused
+    if record is None or seen.state is PodState.ERROR:
+        return seen.state.value
+    return "frozen" if record.mechanism is Mechanism.FREEZE else "paused"
 
 
 def shown_pods(snapshot: NodeView, ui: Ui) -> list[SeenPod]:
     """Return the pods that pass the filter, in the chosen order."""
     wanted = ui.filter.lower()
-    pods = [pod for pod in snapshot.pods if wanted in _searched(pod) or pod.uid.startswith(wanted)]
-    pods.sort(key=lambda pod: pod.label)
+    pods = [seen for seen in snapshot.pods if wanted in _searched(seen) or seen.pod.uid.startswith(wanted)]
+    pods.sort(key=lambda seen: seen.label)
     if ui.sort is not Sort.NAME:
-        pods.sort(key=lambda pod: -(pod.current_bytes or 0))
+        pods.sort(key=lambda seen: -(seen.current_bytes or 0))
         pods.sort(key=_ORDERS[ui.sort])
     if ui.reverse:
         pods.reverse()
     if ui.grouped:
-        pods.sort(key=lambda pod: pod.namespace)
+        pods.sort(key=lambda seen: seen.pod.namespace or "")
     return pods
 
 
-def _by_need(pod: SeenPod) -> tuple[float, float]:
-    if pod.place is None:
+def _by_need(seen: SeenPod) -> tuple[float, float]:
+    if seen.verdict.place is None:
         # A pod paused by hand has no known demand; it comes first, where its operator looks for it. Under watermark no
         # pod has a demand: the others follow by rank.
-        return (-math.inf, 0) if pod.paused is not None else (0.0, math.inf if pod.rank is None else pod.rank)
-    return -pod.need, 0
+        rank = seen.verdict.rank
+        return (-math.inf, 0) if seen.pod.paused is not None else (0.0, math.inf if rank is None else rank)
+    return -seen.need, 0
 
 
 _ORDERS: dict[Sort, Callable[[SeenPod], tuple[float, float]]] = {
     Sort.NEED: _by_need,
-    Sort.MEMORY: lambda pod: (-(pod.current_bytes or 0), 0),
-    Sort.CPU: lambda pod: (-(pod.cpu_millicores or 0), 0),
-    Sort.PAUSED: lambda pod: (math.inf if pod.paused is None else pod.paused.since_ns, 0),
+    Sort.MEMORY: lambda seen: (-(seen.current_bytes or 0), 0),
+    Sort.CPU: lambda seen: (-(seen.cpu_millicores or 0), 0),
+    Sort.PAUSED: lambda seen: (math.inf if seen.pod.paused is None else seen.pod.paused.since_ns, 0),
 }
 
 
-def _searched(pod: SeenPod) -> str:
+def _searched(seen: SeenPod) -> str:
+    pod = seen.pod
     owner = "" if pod.paused is None else pod.paused.owner.by
-    return f"{pod.label} {pod.qos} {pod.kind} {pod.state.value} {state_words(pod)} {owner}".lower()
+    return f"{seen.label} {pod.qos} {pod.kind} {seen.state.value} {state_words(seen)} {owner}".lower()
 
 
 def shown_rows(snapshot: NodeView, ui: Ui) -> list[Row]:
@@ -157,11 +160,11 @@ def shown_rows(snapshot: NodeView, ui: Ui) -> list[Row]:
     if not ui.grouped:
         return [*pods]
     rows: list[Row] = []
-    for namespace, members in groupby(pods, key=lambda pod: pod.namespace):
+    for namespace, members in groupby(pods, key=lambda seen: seen.pod.namespace or ""):
         of = list(members)
-        paused = sum(pod.paused is not None for pod in of)
-        used = sum(pod.current_bytes or 0 for pod in of)
-        rows += [Group(namespace, len(of), paused, used, sum(pod.need for pod in of)), *of]
+        paused = sum(seen.pod.paused is not None for seen in of)
+        used = sum(seen.current_bytes or 0 for seen in of)
+        rows += [Group(namespace, len(of), paused, used, sum(seen.need for seen in of)), *of]
     return rows
 
 
@@ -304,16 +307,17 @@ def _ask(ui: Ui, deed: Deed, snapshot: NodeView) -> Ui:
 PAST = {Deed.PAUSE: "paused", Deed.RESUME: "resumed", Deed.FREEZE: "frozen"}
 
 
-def _refusal(pod: SeenPod, deed: Deed) -> str | None:
+def _refusal(seen: SeenPod, deed: Deed) -> str | None:
     """Return why an action on a pod is not possible, or None if it is."""
+    record, protected = seen.pod.paused, seen.pod.protected
     if deed is Deed.RESUME:
         # A pod with an unreadable record may still be paused.
-        if pod.paused is None and pod.state not in (PodState.ERROR, PodState.PROTECTED):
-            return f"{pod.label} is not paused"
-    elif pod.paused is not None and pod.paused.owner is Owner.MANUAL:  # a pause by the daemon can be taken over
-        return f"{pod.label} is already {state_words(pod)} {pod.paused.owner.by}"
-    elif pod.protected is not None:
-        return protected_text(pod.label, pod.protected)
+        if record is None and seen.state not in (PodState.ERROR, PodState.PROTECTED):
+            return f"{seen.label} is not paused"
+    elif record is not None and record.owner is Owner.MANUAL:  # a pause by the daemon can be taken over
+        return f"{seen.label} is already {state_words(seen)} {record.owner.by}"
+    elif protected is not None:
+        return protected_text(seen.label, protected)
     return None
 
 

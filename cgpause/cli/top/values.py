@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cgpause.config.settings import HowPaused
-from cgpause.core.model import CgroupId, CpuMax, Headroom, PauseRecord, PodKind, Policy, Pressure, QosClass
+from cgpause.core.errors import printable
+from cgpause.core.model import CgroupId, CpuMax, Headroom, Pod, Policy, Pressure
 from cgpause.core.parse import CpuStat
 from cgpause.kernel.find_daemon import FoundDaemon
-from cgpause.policy.serving import Place
+from cgpause.policy.explain import Verdict
+from cgpause.telemetry.events import Event
 
 
 class PodState(Enum):
@@ -25,47 +27,35 @@ class PodState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SeenPod:
-    """One pod. Rates are None before its second sample, amounts are None if they cannot be read."""
+    """One pod, with the policy's verdict. Rates are None before its second sample."""
 
-    key: CgroupId
-    label: str
-    uid: str
-    qos: QosClass
-    kind: PodKind
-    priority: int
+    pod: Pod
+    verdict: Verdict
+    """Without words and place if the policy did not judge the pod, as its memory cannot be read."""
     state: PodState
     current_bytes: int | None
-    reclaimable_bytes: int
-    max_bytes: int | None
+    """None if it cannot be read."""
     growth: float | None
     """Largest recent growth in bytes per second, as the policy uses it."""
     cpu_millicores: float | None
     throttled_ms: float | None
     """Time for which the quota throttled its tasks, in ms per second (summed over CPUs)."""
-    paused: PauseRecord | None
-    protected: str | None
     error: str | None
-    rank: int | None
-    what: str
-    """The policy's verdict."""
-    why: str
-    """Reason of the verdict, or its numbers."""
-    acts: bool
-    """Whether the verdict is to act on the pod."""
-    spared: str
-    """Reason why the pod may not be paused now; "" if it may."""
-    place: Place | None
-    """Amounts under the reserve policy; None under another policy."""
 
     @property
-    def namespace(self) -> str:
-        """The namespace; "" if the pod's name is unknown."""
-        return self.label.rpartition("/")[0]
+    def key(self) -> CgroupId:
+        """The pod's cgroup."""
+        return self.pod.cgroup
+
+    @property
+    def label(self) -> str:
+        """The pod's name, escaped."""
+        return printable(self.pod.label)
 
     @property
     def need(self) -> float:
         """Demand in bytes: the headroom that the reserve policy requires for the pod to run; 0 without a place."""
-        return 0.0 if self.place is None else self.place.need
+        return 0.0 if self.verdict.place is None else self.verdict.place.need
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +70,7 @@ class PodDetail:
     processes: int | None
     rule: str | None
     """The policy's rule by which the pod runs or is paused, as a sentence."""
-    events: tuple[SeenEvent, ...]
+    events: tuple[Event, ...]
     """The pod's own events, newest last."""
 
 
@@ -94,20 +84,6 @@ class Kubepods:
     """Whether the record on the cgroup says that cgpause wrote memory.high."""
     oom_kills: int | None
     """Processes of pods that the OOM killer has killed since kubelet made the cgroup, at boot."""
-
-
-@dataclass(frozen=True, slots=True)
-class SeenEvent:
-    """One event of a pod."""
-
-    at: float
-    """Unix time, in seconds."""
-    what: str
-    pod: str
-    reason: str
-    paused_s: float | None = None
-    """Length of the pause so far, in seconds."""
-    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +131,7 @@ class NodeView:
     """Memory pressure of the node; None if the kernel does not measure it (psi=0)."""
     moments: tuple[GraphPoint, ...]
     pods: tuple[SeenPod, ...]
-    events: tuple[SeenEvent, ...]
+    events: tuple[Event, ...]
     """Newest last."""
     trouble: str | None = None
     """Error of this read; None if there was none."""

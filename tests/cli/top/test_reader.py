@@ -14,7 +14,7 @@ from cgpause.cli.top.reader import Reader
 from cgpause.cli.top.ui import Ui, shown_pods, state_words
 from cgpause.cli.top.values import NodeView, PodState, SeenPod
 from cgpause.config.settings import Config
-from cgpause.core.model import Mechanism, Owner, Policy, Pressure
+from cgpause.core.model import Owner, Policy, Pressure
 from cgpause.core.parse import CpuStat, MemInfo
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.find_daemon import DaemonState, FoundDaemon
@@ -112,7 +112,7 @@ def test_who_would_be_paused_and_who_is_next(crowd: list[Path], reader: Reader) 
     snapshot = reader.read(11 * S)
 
     states = {pod.label: pod.state for pod in snapshot.pods}
-    first = [pod.label for pod in snapshot.pods if pod.place is not None and pod.place.first]
+    first = [pod.label for pod in snapshot.pods if pod.verdict.place is not None and pod.verdict.place.first]
     assert len(first) == 1
     assert PodState.WOULD_PAUSE in states.values()
     assert states[first[0]] is PodState.RUNNING
@@ -157,8 +157,12 @@ def test_next_in_line_is_the_one_with_least_to_spare_and_pausing_begins_there(tr
 
     snapshot = reader.read(11 * S)
 
-    running = [pod for pod in snapshot.pods if pod.place is not None and not pod.place.first]
-    spare = {pod.label: pod.place.left - pod.place.need for pod in running if pod.place is not None and pod.need > 4096}
+    places = {pod.label: pod.verdict.place for pod in snapshot.pods}
+    spare = {
+        label: place.left - place.need
+        for label, place in places.items()
+        if place is not None and not place.first and place.need > 4096
+    }
     nexts = [pod for pod in snapshot.pods if pod.state is PodState.NEXT]
     assert [pod.label for pod in nexts] == [min(spare, key=lambda label: spare[label])]
     assert snapshot.headroom is not None
@@ -208,11 +212,11 @@ def test_a_pod_that_the_daemon_resumed_may_be_paused_again(crowd: list[Path], tr
     """The dashboard would not have resumed it yet; all the same, a resume for headroom ends no budget."""
     for pod in crowd:
         pause_pod(tree.root, pod, Owner.DAEMON)
-    waiting = next(pod for pod in reader.read(10 * S).pods if pod.what.startswith("stays paused"))
+    waiting = next(pod for pod in reader.read(10 * S).pods if pod.verdict.what.startswith("stays paused"))
     with Cgroup(str(tree.root), waiting.key.path) as cgroup:
         ledger.resume(cgroup)
 
-    assert next(pod for pod in reader.read(11 * S).pods if pod.key == waiting.key).spared == ""
+    assert next(pod for pod in reader.read(11 * S).pods if pod.key == waiting.key).verdict.spared == ""
 
 
 def test_pods_come_and_go(tree: FakeTree, reader: Reader) -> None:
@@ -235,7 +239,7 @@ def test_one_that_cannot_be_read_is_shown_as_such_and_hides_nobody(tree: FakeTre
     assert named(snapshot, "web").state is PodState.RUNNING
     assert named(snapshot, "bad").state is PodState.ERROR
     assert "memory.current" in (named(snapshot, "bad").error or "")
-    assert "record cannot be read" in (named(snapshot, "held").protected or "")
+    assert "record cannot be read" in (named(snapshot, "held").pod.protected or "")
 
 
 def test_a_node_whose_memory_cannot_be_read_still_shows_its_pods(tree: FakeTree, reader: Reader) -> None:
@@ -338,13 +342,3 @@ def test_a_pause_that_another_program_has_ended_is_an_error(tree: FakeTree, read
         "its pause is not in force: another program has written since; resume it",
     )
     assert state_words(pod) == "error"
-
-
-def test_a_frozen_pod_and_a_throttled_one_are_paused_alike(tree: FakeTree, reader: Reader) -> None:
-    web = tree.add_pod("web")
-    pause_pod(tree.root, web, Owner.DAEMON)
-    assert named(reader.read(10 * S), "web").paused is not None
-    pod = named(reader.read(11 * S), "web")
-    assert pod.state is PodState.PAUSED
-    assert pod.paused is not None
-    assert pod.paused.mechanism is Mechanism.THROTTLE

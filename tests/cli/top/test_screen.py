@@ -30,9 +30,10 @@ from cgpause.cli.top.parts import ASCII, UNICODE
 from cgpause.cli.top.screen import render, settled, visible_rows
 from cgpause.cli.top.terminal import Painter, encoding_of, is_ascii
 from cgpause.cli.top.ui import Act, Deed, Mode, Sort, Target, Ui, settle
-from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodState, SeenEvent, SeenPod
+from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodState, SeenPod
 from cgpause.core.model import Headroom, QosClass
 from cgpause.kernel.find_daemon import DaemonState, FoundDaemon
+from cgpause.telemetry.events import Event
 
 FRAMES = Path(__file__).parents[2] / "fixtures" / "top"
 FIRST_ROW = 7  # at 24 lines: title, three bars, sparklines, summary, the table's header
@@ -77,11 +78,11 @@ def test_whole_frames_are_as_they_were_looked_at(name: str) -> None:
 def test_the_description_says_once_who_paused_a_pod_and_why(label: str, whose: str) -> None:
     snapshot = busy_snapshot()
     [pod] = [pod for pod in snapshot.pods if pod.label == label]
-    assert pod.paused is not None
+    assert pod.pod.paused is not None
     pane = text_of(render(snapshot, Ui(selected=pod.key, describing=True), 400, 40))[6:]
 
     assert [line.count(whose) for line in pane if whose in line] == [1]
-    assert [line.count(pod.paused.reason) for line in pane if pod.paused.reason in line] == [1]
+    assert [line.count(pod.pod.paused.reason) for line in pane if pod.pod.paused.reason in line] == [1]
 
 
 def test_500_pods_are_scrolled_to_the_one_that_is_selected() -> None:
@@ -240,10 +241,10 @@ def test_a_memory_high_of_somebody_else_is_told_from_ours() -> None:
 
 
 def test_hostile_names_and_reasons_cannot_reach_the_terminal() -> None:
-    """Names are escaped earlier; reasons come from records, which root in a container may have written."""
+    """Reasons come from records, which root in a container may have written."""
     hostile = "\x1b[2J\n\udcff\u202e"
     pod = make_pod("default/web", PodState.PAUSED, paused=held(5, reason=hostile))
-    event = SeenEvent(0, "paused", f"default/{hostile}", hostile)
+    event = Event(0, hostile, f"default/{hostile}", "", hostile)
 
     for ui in (Ui(), Ui(selected=pod.key, describing=True)):
         lines = text_of(render(make_snapshot(pod, events=(event,)), ui, 200, 60))
@@ -371,7 +372,7 @@ def pods(draw: st.DrawFn) -> SeenPod:
         state,
         qos=draw(st.sampled_from(QosClass)),
         current_bytes=draw(BYTES),
-        max_bytes=draw(BYTES),
+        memory_max_bytes=draw(BYTES),
         reclaimable_bytes=draw(st.integers(0, 1 << 40)),
         growth=draw(AMOUNTS),
         cpu_millicores=draw(AMOUNTS),
@@ -388,7 +389,7 @@ def pods(draw: st.DrawFn) -> SeenPod:
 @st.composite
 def snapshots(draw: st.DrawFn) -> NodeView:
     limit = draw(BYTES)
-    some = st.lists(st.builds(SeenEvent, st.floats(0, 2e9), TEXTS, TEXTS, TEXTS, AMOUNTS), max_size=4)
+    some = st.lists(st.builds(Event, st.floats(0, 2e9), TEXTS, TEXTS, TEXTS, TEXTS, paused_s=AMOUNTS), max_size=4)
     there = draw(st.booleans())
     return make_snapshot(
         *draw(st.lists(pods(), max_size=12)),

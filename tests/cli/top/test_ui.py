@@ -27,7 +27,11 @@ from cgpause.core.model import CgroupId, Mechanism, Owner
 
 SNAPSHOT = many_pods(30)
 """Thirty pods that every sort order puts in the order of their numbers."""
-A, B, C, *_, Y, Z = (pod.key for pod in SNAPSHOT.pods)
+A, _, C = (pod.key for pod in SNAPSHOT.pods[:3])
+TURNED = replace(
+    SNAPSHOT, pods=tuple(replace(seen, pod=replace(seen.pod, name=seen.label[::-1])) for seen in SNAPSHOT.pods)
+)
+"""The same pods with other names."""
 
 
 def at(index: int, **changes: object) -> Ui:
@@ -77,10 +81,9 @@ def test_keys_that_move(start: int | None, keys: list[str], selected: int, top: 
 
 
 def test_the_cursor_rests_on_the_first_pod_until_it_is_moved_and_after_escape() -> None:
-    turned = replace(SNAPSHOT, pods=tuple(replace(pod, label=pod.label[::-1]) for pod in SNAPSHOT.pods))
     for ui in (settle(Ui(), SNAPSHOT, 10), press(Ui(), "down", "esc")):
         assert ui.selected is None
-        for snapshot in (SNAPSHOT, turned):
+        for snapshot in (SNAPSHOT, TURNED):
             assert cursor(snapshot, ui) == shown_pods(snapshot, ui)[0]
 
 
@@ -353,7 +356,7 @@ def test_other_orders_are_stable_by_name(sort: Sort, expected: list[str]) -> Non
 def test_the_selection_stays_on_its_pod_when_the_order_changes() -> None:
     ui = at(3)
 
-    moved = settle(ui, replace(SNAPSHOT, pods=tuple(replace(pod, label=pod.label[::-1]) for pod in SNAPSHOT.pods)), 10)
+    moved = settle(ui, TURNED, 10)
 
     assert moved.selected == ui.selected
 
