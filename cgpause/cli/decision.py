@@ -11,7 +11,7 @@ from typing import Any
 from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import CgpauseError
-from cgpause.core.model import Owner, Pod, Policy, Sample
+from cgpause.core.model import Headroom, Owner, Pod, Policy, Sample
 from cgpause.ledger.ledger import read_record
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tracked import TrackedPod
@@ -63,7 +63,7 @@ def _with_record(tracked: TrackedPod) -> Pod:
         return replace(tracked.pod, protected=f"its record cannot be read: {e}")
 
 
-def rule(verdict: Verdict, sample: Sample, config: Config) -> str:
+def rule(verdict: Verdict, headroom: Headroom, config: Config) -> str:
     """Return the policy's rule by which a pod runs or is paused now, as a sentence; the verdict has the numbers."""
     paused, place = verdict.usage.pod.paused, verdict.place
     if paused is not None and paused.owner is Owner.MANUAL:
@@ -73,7 +73,7 @@ def rule(verdict: Verdict, sample: Sample, config: Config) -> str:
         aside = "" if place is None else "; its growth of up to 10 s is reserved before other pods are served"
         return f"not a candidate: it may not be paused now{aside}"
     if config.policy is Policy.WATERMARK:
-        marks, used = config.watermark, f"{sample.headroom.used_pct:.1f} % now"
+        marks, used = config.watermark, f"{headroom.used_pct:.1f} % now"
         if paused is not None:
             return f"all are resumed once memory use is at or below {marks.lower_pct:g} % ({used})"
         return f"from {marks.upper_pct:g} % of memory use on ({used}) the {marks.batch} that use the least are paused"

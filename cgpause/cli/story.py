@@ -1,4 +1,7 @@
-"""`cgpause explain REF`: the facts of one pod, its place in a decision, and its past pauses, as text or as JSON."""
+"""`cgpause explain REF`: the facts of one pod, its place in a decision, and its past pauses, as text or as JSON.
+
+The dashboard's description of a pod has some of the same facts, in the same words.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def read_story(
             "verdict": verdict.text,
             "what": verdict.what,
             "acts": verdict.acts,
-            "rule": rule(verdict, sample, config),
+            "rule": rule(verdict, sample.headroom, config),
             "rank": verdict.rank,
             "candidates": candidates,
             "reserve": None if verdict.place is None else place_values(verdict.place),
@@ -88,7 +91,7 @@ def print_story(story: dict[str, Any], now: float) -> None:
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
     said = ""
-    for about, text, style in (*_pod(story, now), *_decision(story), *_limits(story["pod"]), *_history(story)):
+    for about, text, style in (*_pod(story, now), *_decision(story), *limits(story["pod"]), *_history(story)):
         grid.add_row("" if about == said else about, Text(printable(text), style=style))
         said = about
     console().print(Trimmed(grid))
@@ -126,10 +129,7 @@ def _pod(story: dict[str, Any], now: float) -> Iterator[Fact]:
                 else "its time is over: a daemon ends it"
             )
             yield "state", ends, "yellow"
-        wrote = [] if paused["written_cpu_max"] is None else [f"cpu.max {_quota(paused['written_cpu_max'])}"]
-        wrote += ["cgroup.freeze 1"] if paused["mechanism"] == "freeze" else []
-        original = f"the original is cpu.max {_quota(paused['original_cpu_max'])}"
-        yield "state", f"{' and '.join(wrote)} written; {original}", "yellow"
+        yield "state", written(paused), "yellow"
     if pod["protected"] is None:
         yield "protected", "no", ""
     else:
@@ -140,6 +140,13 @@ def _pod(story: dict[str, Any], now: float) -> Iterator[Fact]:
     elif word is not None:
         first = "only own_word = false undoes it" if word == OwnWord.PROTECT else "a rule's class comes first"
         yield "own word", f"CGPAUSE={word} in its environment; {first}", ""
+
+
+def written(paused: dict[str, Any]) -> str:
+    """Return what a pause has written, and the original."""
+    wrote = [] if paused["written_cpu_max"] is None else [f"cpu.max {_quota(paused['written_cpu_max'])}"]
+    wrote += ["cgroup.freeze 1"] if paused["mechanism"] == "freeze" else []
+    return f"{' and '.join(wrote)} written; the original is cpu.max {_quota(paused['original_cpu_max'])}"
 
 
 def _quota(cpu_max: str) -> str:
@@ -157,9 +164,13 @@ def _decision(story: dict[str, Any]) -> Iterator[Fact]:
     style = "yellow" if decision["acts"] else ""
     yield "now", decision["verdict"] if numbers is None else decision["what"], style
     yield "rule", decision["rule"], ""
-    rank = decision["rank"]
+    yield from place(decision["rank"], decision["candidates"], numbers, is_paused=story["pod"]["paused"] is not None)
+
+
+def place(rank: int | None, candidates: int, numbers: dict[str, Any] | None, *, is_paused: bool) -> Iterator[Fact]:
+    """Yield a pod's place in a decision; `numbers` are the `place_values` under the reserve policy."""
     if rank is not None:
-        yield "numbers", f"rank {rank} of the {decision['candidates']} that may be paused", ""
+        yield "numbers", f"rank {rank} of the {candidates} that may be paused", ""
     if numbers is not None:
         claim = "no limit" if numbers["claim_bytes"] is None else memory(numbers["claim_bytes"])
         rate = numbers["rate_bytes_per_s"]
@@ -167,12 +178,13 @@ def _decision(story: dict[str, Any]) -> Iterator[Fact]:
         yield "demand", f"{memory(numbers['need_bytes'])}, {memory(numbers['left_bytes'])} left for it", ""
         yield "demand", f"based on {numbers['based_on']}", ""
         yield "demand", f"claim {claim}, {grew}", ""
-        if story["pod"]["paused"] is not None:
+        if is_paused:
             cost = durations.shown(numbers["pause_cost_s"], tenths=True)
             yield "cost", f"its pause has cost about {cost} of work, if CPUs were as idle all the time as now", ""
 
 
-def _limits(pod: dict[str, Any]) -> Iterator[Fact]:
+def limits(pod: dict[str, Any]) -> Iterator[Fact]:
+    """Yield memory and CPU of a pod, as `pod_values` returns them."""
     current, limit = pod["memory_current_bytes"], pod["memory_max_bytes"]
     text = "?" if current is None else memory(current)
     if limit is None:

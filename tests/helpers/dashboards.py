@@ -7,7 +7,7 @@ from typing import Any
 
 from cgpause.cli.top.screen import Frame
 from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodDetail, PodState, SeenPod
-from cgpause.config.settings import HowPaused
+from cgpause.config.settings import Config, HowPaused
 from cgpause.core.model import (
     CgroupId,
     CpuMax,
@@ -18,11 +18,9 @@ from cgpause.core.model import (
     Pod,
     PodKind,
     PodUsage,
-    Policy,
     Pressure,
     QosClass,
 )
-from cgpause.core.parse import CpuStat
 from cgpause.kernel.find_daemon import DaemonState, FoundDaemon
 from cgpause.policy.demand import Basis
 from cgpause.policy.explain import Verdict
@@ -109,8 +107,7 @@ def make_snapshot(*pods: SeenPod, **changes: object) -> NodeView:
         "at_ns": AT_NS,
         "utc_offset_s": 3600,
         "host": "node-1",
-        "policy": Policy.RESERVE,
-        "mechanism": HowPaused.THROTTLE,
+        "config": Config(mechanism=HowPaused.THROTTLE),
         "daemon": FoundDaemon(DaemonState.RUNNING, 812),
         "headroom": Headroom(8 * GIB, 3 * GIB, 4 * GIB, 4 * GIB - 380 * MIB, 100 * MIB),
         "levels": Levels(141 * MIB, 1100 * MIB, 100 * MIB),
@@ -187,7 +184,6 @@ def busy_snapshot() -> NodeView:
     return make_snapshot(*pods, events=events)
 
 
-RULE = "resumes when its demand fits beside most of what the pods that run will take"
 PAST = (
     Event(AT - 60, "paused", "batch/report-1", "", "needs 9.0Mi of 4.0Mi left"),
     Event(AT - 30, "resumed", "batch/report-1", "", "fits again", paused_s=30.0),
@@ -195,8 +191,20 @@ PAST = (
 
 
 def make_detail(pod: SeenPod) -> PodDetail:
-    pressure = Pressure(3.5, 1, 0.5, 1)
-    return PodDetail(pod.key, CpuMax(1001, 100_000), CpuStat(0, 168, 42, 71_000_000), 1, pressure, 7, RULE, PAST)
+    values = {
+        "memory_current_bytes": pod.current_bytes,
+        "memory_max_bytes": pod.pod.memory_max_bytes,
+        "cpu_max": "1001 100000",
+        "cpu_weight": 20,
+        "cpu_stat": {"nr_periods": 168, "nr_throttled": 42, "throttled_usec": 71_000_000},
+        "paused": {
+            "mechanism": "throttle",
+            "in_force": True,
+            "original_cpu_max": "50000 100000",
+            "written_cpu_max": "1001 100000",
+        },
+    }
+    return PodDetail(pod.key, values, 1, Pressure(3.5, 1, 0.5, 1), 7, PAST)
 
 
 def text_of(frame: Frame) -> list[str]:

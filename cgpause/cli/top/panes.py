@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cgpause.cli.top.parts import growth, line, millicores, milliseconds, shorten, size, when
+from cgpause.cli import decision, story
+from cgpause.cli.top.parts import line, millicores, milliseconds, shorten, size, when
 from cgpause.cli.top.table import STATE_STYLES, full_in, state_text
 from cgpause.cli.top.values import NodeView, PodDetail, SeenPod
-from cgpause.core import cpu_units, durations
+from cgpause.core import durations
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import printable
-from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
+from cgpause.core.model import Owner
 from cgpause.kernel.find_daemon import DaemonState
-from cgpause.policy.explain import Verdict
 from cgpause.telemetry.events import Event, EventKind
 
 _EVENT_STYLES: dict[str, str] = {
@@ -27,8 +26,6 @@ _EVENT_STYLES: dict[str, str] = {
     EventKind.RESUMED: "calm",
     EventKind.SACRIFICED: "error",
 }
-_Fact = tuple[str, str, str]
-"""Topic, text and style."""
 
 HELP = (
     ("↑ ↓ PgUp PgDn", "move, or scroll the description (or j k g G, Home, End)"),
@@ -80,8 +77,8 @@ def events(shown: Sequence[Event], snapshot: NodeView, width: int, *, of_one: bo
     return table
 
 
-def description(seen: SeenPod | None, snapshot: NodeView) -> Table:
-    """Return all facts of one pod: what `cgpause explain` says of it, and its history."""
+def description(seen: SeenPod | None, snapshot: NodeView, width: int) -> RenderableType:
+    """Return all facts of one pod: what `cgpause explain` says of it, its use, and its history."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="label", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -93,84 +90,59 @@ def description(seen: SeenPod | None, snapshot: NodeView) -> Table:
     for topic, text, style in _facts(seen, snapshot, detail):
         grid.add_row("" if topic == said else f" {topic}", Text(printable(text), style))
         said = topic
-    if detail is not None:
-        grid.add_row(" history")
-    return grid
+    if detail is None:
+        return grid
+    grid.add_row(" history")
+    return Group(grid, events(detail.events, snapshot, width, of_one=True))
 
 
-def _facts(seen: SeenPod, snapshot: NodeView, detail: PodDetail | None) -> list[_Fact]:
-    pod, verdict, runs = seen.pod, seen.verdict, snapshot.daemon.state is DaemonState.RUNNING
+def _facts(seen: SeenPod, snapshot: NodeView, detail: PodDetail | None) -> Iterator[story.Fact]:
+    pod, verdict, paused = seen.pod, seen.verdict, seen.pod.paused
     what, more = state_text(seen, snapshot)
-    facts: list[_Fact] = [("state", f"{what}: {more}" if more else what, STATE_STYLES[seen.state])]
-    if pod.paused is not None:
-        at = snapshot.at - (snapshot.at_ns - pod.paused.since_ns) / NS_PER_S
-        since = when(at, snapshot.at, snapshot.utc_offset_s)
-        facts.append(("state", f"since {since}{_record(pod.paused)}", "paused"))
+    yield "state", f"{what}: {more}" if more else what, STATE_STYLES[seen.state]
+    if paused is not None:
+        since = when(snapshot.at - (snapshot.at_ns - paused.since_ns) / NS_PER_S, snapshot.at, snapshot.utc_offset_s)
+        whose = " by the daemon" if paused.owner is Owner.DAEMON else ""  # the state already says that it is by hand
+        yield "state", f"since {since}{whose}", "paused"
+        if detail is not None and detail.values["paused"] is not None:
+            yield "state", story.written(detail.values["paused"]), "paused"
     # Under reserve, the numbers below are the reason. A running daemon's own decision is in record and history; another
     # opinion beside it would confuse.
-    elif verdict.why and verdict.place is None and not verdict.spared and not (runs and verdict.acts):
-        facts.append(("verdict", verdict.text, ""))
-    if detail is not None and detail.rule is not None:
-        facts.append(("rule", detail.rule, ""))
+    elif (
+        verdict.why
+        and verdict.place is None
+        and not verdict.spared
+        and not (snapshot.daemon.state is DaemonState.RUNNING and verdict.acts)
+    ):
+        yield "verdict", verdict.text, ""
+    if verdict.what and snapshot.headroom is not None:
+        yield "rule", decision.rule(verdict, snapshot.headroom, snapshot.config), ""
     if pod.protected is not None:
-        facts.append(("protected", f"{pod.protected}; the daemon does not pause it", "protected"))
-    facts += [("numbers", text, "") for text in _numbers(verdict)]
-    facts += [("memory", text, "") for text in _memory(seen, detail)]
-    facts += [("cpu", text, "") for text in _cpu(seen, detail)]
+        yield "protected", f"{pod.protected}; the daemon does not pause it", "protected"
+    if detail is not None:
+        yield from (("use", text, "") for text in _use(seen, detail))
+    candidates = sum(one.verdict.rank is not None for one in snapshot.pods)
+    numbers = None if verdict.place is None else decision.place_values(verdict.place)
+    yield from story.place(verdict.rank, candidates, numbers, is_paused=paused is not None)
+    if detail is not None:
+        yield from story.limits(detail.values)
     about = f"{pod.qos}, {pod.kind}" + (f", priority {pod.priority:+d}" if pod.priority else "")
-    return [*facts, ("pod", f"{about}, uid {pod.uid}", "dim"), ("cgroup", pod.cgroup.path, "dim")]
+    yield "pod", f"{about}, uid {pod.uid}", "dim"
+    yield "cgroup", pod.cgroup.path, "dim"
 
 
-def _record(record: PauseRecord) -> str:
-    wrote = [] if record.written is None else [f"cpu.max {_quota(record.written)}"]
-    wrote += ["cgroup.freeze 1"] if record.mechanism is Mechanism.FREEZE else []
-    whose = " by the daemon" if record.owner is Owner.DAEMON else ""  # the state already says that it is by hand
-    return f"{whose}; {' and '.join(wrote)} written; the original is cpu.max {_quota(record.original)}"
-
-
-def _quota(cpu_max: CpuMax) -> str:
-    return f"{cpu_max} ({'no limit' if cpu_max.quota_us is None else cpu_units.limit_text(cpu_max)})"
-
-
-def _numbers(verdict: Verdict) -> list[str]:
-    place = verdict.place
-    rank = "not a candidate for a pause" if verdict.rank is None else f"rank {verdict.rank} of those that may be paused"
-    if place is None:
-        return [rank]
-    claim = "no limit" if math.isinf(place.claim) else size(place.claim)
-    needs = f"needs {growth(place.need)} of {size(max(place.left, 0))} left, based on {place.basis}"
-    grew = f"grew by up to {growth(place.rate)}/s lately" if place.rate > 0 else "has not grown lately"
-    return [
-        f"{needs}; claim {claim}, {grew}",
-        f"{rank}{', goes first' * place.first}",
-    ]
-
-
-def _memory(seen: SeenPod, detail: PodDetail | None) -> list[str]:
-    current = "?" if seen.current_bytes is None else size(seen.current_bytes)
-    text = f"{current} of {size(seen.pod.memory_max_bytes)}, {size(seen.pod.reclaimable_bytes)} of it page cache"
+def _use(seen: SeenPod, detail: PodDetail) -> Iterator[str]:
+    """Yield what only the dashboard shows."""
+    cpu = f"{millicores(seen.cpu_millicores)}, throttled {milliseconds(seen.throttled_ms)} a second"
+    yield cpu if detail.processes is None else f"{cpu}; {detail.processes} processes"
+    more = [f"{size(seen.pod.reclaimable_bytes)} page cache"]
     if (left := full_in(seen)) not in ("", "-"):
-        text += f"; at the limit in {left}"
-    if detail is None:
-        return [text]
-    more = [] if detail.oom_kills is None else [f"{detail.oom_kills} OOM kill{'s' * (detail.oom_kills != 1)}"]
+        more.append(f"at the limit in {left}")
+    if detail.oom_kills is not None:
+        more.append(f"{detail.oom_kills} OOM kill{'s' * (detail.oom_kills != 1)}")
     if detail.pressure is not None:
         more.append(f"stalls some {detail.pressure.some_avg10:.1f} % full {detail.pressure.full_avg10:.1f} %")
-    return [text, "; ".join(more)] if more else [text]
-
-
-def _cpu(seen: SeenPod, detail: PodDetail | None) -> list[str]:
-    text = f"{millicores(seen.cpu_millicores)}, throttled {milliseconds(seen.throttled_ms)} a second"
-    if detail is None:
-        return [text]
-    if detail.processes is not None:
-        text += f"; {detail.processes} processes"
-    more = [] if detail.cpu_max is None else [f"cpu.max {_quota(detail.cpu_max)}"]
-    if detail.cpu is not None:
-        part = cpu_units.throttled_text(detail.cpu.nr_throttled, detail.cpu.nr_periods)
-        total = durations.shown(detail.cpu.throttled_usec / 1e6)
-        more.append(f"throttled {detail.cpu.nr_throttled} times ({part}), {total} in all")
-    return [text, "; ".join(more)] if more else [text]
+    yield "; ".join(more)
 
 
 def help_table(width: int) -> Table:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, Self
 
-from cgpause.cli.decision import rule
+from cgpause.cli.status import pod_values
 from cgpause.cli.top.line import levels, next_in_line
 from cgpause.cli.top.past import Kept
 from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodDetail, PodState, SeenPod
@@ -21,7 +21,7 @@ from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, CgroupGoneError
 from cgpause.core.model import CgroupId, Pause, PodUsage, Policy, Pressure, Sample
-from cgpause.core.parse import CpuStat, parse_cpu_max, parse_cpu_stat, parse_limit
+from cgpause.core.parse import CpuStat, parse_cpu_stat, parse_limit
 from cgpause.daemon.learned import Learned
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.find_daemon import DaemonState, FoundDaemon, find_daemon
@@ -87,7 +87,6 @@ class Reader:
         self._details_at_ns = 0
         self._moments: deque[GraphPoint] = deque(maxlen=_MOMENTS)
         self._pressure: tuple[int, Pressure] | None = None
-        self._judged: tuple[Sample, dict[CgroupId, Verdict]] | None = None
         self._broken: set[CgroupId] = set()
         """Paused pods whose pause is not in force, because another program has written since."""
         self._daemon = FoundDaemon(DaemonState.UNKNOWN)
@@ -134,8 +133,7 @@ class Reader:
             at_ns=at_ns,
             utc_offset_s=time.localtime(at).tm_gmtoff,
             host=self._host,
-            policy=self._config.policy,
-            mechanism=self._config.mechanism,
+            config=self._config,
             daemon=daemon,
             headroom=None if sample is None else sample.headroom,
             levels=where,
@@ -155,29 +153,18 @@ class Reader:
         if tracked is None:
             return None
         cgroup = tracked.cgroup
-        cpu, cpu_max = self._cpus.get(key), None
-        with suppress(CgpauseError):
-            cpu_max = parse_cpu_max(cgroup.read("cpu.max"))
         try:
             processes: int | None = sum(len(cgroup.pids(name)) for name in ("", *tracked.descendants(at_ns)))
         except CgpauseError:
             processes, tracked.list_at_ns = None, 0  # probably a container has ended
         return PodDetail(
             key=key,
-            cpu_max=cpu_max,
-            cpu=None if cpu is None else cpu.stat,
+            values=pod_values(tracked),
             oom_kills=_oom_kills(cgroup),
             pressure=read_pressure(cgroup),
             processes=processes,
-            rule=self._rule(key),
             events=self._kept.of(tracked.pod.uid),
         )
-
-    def _rule(self, key: CgroupId) -> str | None:
-        if self._judged is None or key not in self._judged[1]:
-            return None
-        sample, verdicts = self._judged
-        return rule(verdicts[key], sample, self._config)
 
     def _refresh(self, at_ns: int) -> str | None:
         """Refresh the pods if that is due, and the CPU rates; return the error of the refresh, or None."""
@@ -233,7 +220,6 @@ class Reader:
 
     def _judge(self, sample: Sample | None, at_ns: int) -> tuple[tuple[SeenPod, ...], Levels | None]:
         """Ask the policy for a decision; return the pods with their verdicts, and the levels of headroom."""
-        self._judged = None
         if sample is None:
             return tuple(self._see(tracked, None, None, PodState.RUNNING) for tracked in self.tree.pods.values()), None
         # As if the daemon's next check were due, as in `cgpause explain`.
@@ -251,7 +237,6 @@ class Reader:
         paused = {action.pod.cgroup for action in decision.actions if decides and isinstance(action, Pause)}
         first = next_in_line(verdicts, paused)
         known = {verdict.usage.pod.cgroup: verdict for verdict in verdicts}
-        self._judged = sample, known
         pods = []
         for key, tracked in self.tree.pods.items():
             verdict = known.get(key)

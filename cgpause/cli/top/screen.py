@@ -147,11 +147,8 @@ def _body(snapshot: NodeView, ui: Ui, width: int, plan: _Plan) -> list[tuple[Ren
 
 
 def _described(snapshot: NodeView, ui: Ui, width: int) -> list[list[Segment]]:
-    pod = cursor(snapshot, ui)
-    parts: list[RenderableType] = [panes.description(pod, snapshot)]
-    if pod is not None and snapshot.detail is not None and snapshot.detail.key == pod.key:
-        parts.append(panes.events(snapshot.detail.events, snapshot, width, of_one=True))
-    return _CONSOLE.render_lines(Group(*parts), _CONSOLE.options.update(width=width), pad=False)
+    description = panes.description(cursor(snapshot, ui), snapshot, width)
+    return _CONSOLE.render_lines(description, _CONSOLE.options.update(width=width), pad=False)
 
 
 def _why_empty(snapshot: NodeView, ui: Ui) -> str:

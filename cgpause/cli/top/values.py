@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
-from cgpause.config.settings import HowPaused
+from cgpause.config.settings import Config
 from cgpause.core.errors import printable
-from cgpause.core.model import CgroupId, CpuMax, Headroom, Pod, Policy, Pressure
-from cgpause.core.parse import CpuStat
+from cgpause.core.model import CgroupId, Headroom, Pod, Pressure
 from cgpause.kernel.find_daemon import FoundDaemon
 from cgpause.policy.explain import Verdict
 from cgpause.telemetry.events import Event
@@ -63,13 +63,11 @@ class PodDetail:
     """Facts of one pod that are read only while its description is shown; None if unreadable."""
 
     key: CgroupId
-    cpu_max: CpuMax | None
-    cpu: CpuStat | None
+    values: dict[str, Any]
+    """As `cgpause status` has them."""
     oom_kills: int | None
     pressure: Pressure | None
     processes: int | None
-    rule: str | None
-    """The policy's rule by which the pod runs or is paused, as a sentence."""
     events: tuple[Event, ...]
     """The pod's own events, newest last."""
 
@@ -120,8 +118,7 @@ class NodeView:
     utc_offset_s: int
     """UTC offset of the operator's time zone, in seconds."""
     host: str
-    policy: Policy
-    mechanism: HowPaused
+    config: Config
     daemon: FoundDaemon
     headroom: Headroom | None
     """None while the node's memory cannot be read."""

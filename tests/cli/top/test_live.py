@@ -172,7 +172,7 @@ def test_description_filter_sort_and_help(tree: FakeTree) -> None:
         select(program, "default/web")
         program.type("e")
         program.wait_for("describe default/web")
-        program.wait_for("cpu.max 50000 100000 (500m)")
+        program.wait_for("limit 500m (cpu.max 50000 100000)")
         program.type("\x1b")
         program.wait_for("last decisions")
         program.type("/cache")
