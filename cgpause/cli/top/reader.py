@@ -6,20 +6,20 @@ nothing. A read error is not fatal: the snapshot shows it.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import deque
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, Self
 
 from cgpause.cli.status import pod_values
-from cgpause.cli.top.line import levels, next_in_line
-from cgpause.cli.top.past import Kept
 from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodDetail, PodState, SeenPod
 from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S
-from cgpause.core.errors import CgpauseError, CgroupGoneError
+from cgpause.core.errors import CgpauseError, CgroupGoneError, printable
 from cgpause.core.model import CgroupId, Pause, PodUsage, Policy, Pressure, Sample
 from cgpause.core.parse import CpuStat, parse_cpu_stat, parse_limit
 from cgpause.daemon.learned import Learned
@@ -32,12 +32,14 @@ from cgpause.pods.sampler import Sampler
 from cgpause.pods.tracked import TrackedPod, count_oom_kills
 from cgpause.pods.tree import PodTree
 from cgpause.policy import reserve
-from cgpause.policy.decide import State
+from cgpause.policy.decide import Decision, State
 from cgpause.policy.explain import Verdict, explain
 from cgpause.policy.growth import learn
 from cgpause.policy.kinds import Kinds
 from cgpause.policy.peaks import Peaks
 from cgpause.policy.watermark import WatermarkState
+from cgpause.telemetry import history
+from cgpause.telemetry.events import Event
 
 _REFRESH_NS = 2 * NS_PER_S
 _FACTS_NS = 10 * NS_PER_S
@@ -48,6 +50,50 @@ _DAEMON_NS = 2 * NS_PER_S
 _SHORTEST_NS = NS_PER_S // 4
 """Shortest time for a rate: over less, the clock's ticks would dominate it."""
 _MOMENTS = 1200
+_EVENTS = 200
+_EVENTS_OF_ONE = 2000
+"""Number of the history's last events in which the events of one pod are searched."""
+
+
+class Kept:
+    """The last events of a history file; none if there is no file or it cannot be read."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+        self._known: tuple[int, int] | None = None
+        self._one: tuple[object, tuple[Event, ...]] = (None, ())
+        """The events of one pod, after the state of the file and the UID."""
+        self.events: tuple[Event, ...] = ()
+        """Newest last."""
+        self.none = "none yet" if path is not None else "no history is kept for another tree without --state-dir"
+        """The reason why there are no events, if there are none."""
+
+    def look(self) -> None:
+        """Read the events again if the file has changed."""
+        if self._path is None:
+            return
+        try:
+            found = os.stat(self._path, follow_symlinks=False)
+            known = (found.st_ino, found.st_size)
+            if known != self._known:
+                self._known = known
+                self.events, self.none = tuple(history.tail(self._path, _EVENTS)), "none yet"
+        except FileNotFoundError:
+            self._known, self.events, self.none = None, (), "no history so far"
+        except (OSError, history.HistoryError) as e:
+            self._known, self.events = None, ()
+            self.none = f"the history cannot be read: {printable((isinstance(e, OSError) and e.strerror) or str(e))}"
+
+    def of(self, uid: str) -> tuple[Event, ...]:
+        """Return the last events of one pod, newest last."""
+        if not self.events or self._path is None:
+            return ()
+        if self._one[0] != (self._known, uid):
+            self._one = (self._known, uid), ()
+            with suppress(history.HistoryError):
+                found = tuple(event for event in history.tail(self._path, _EVENTS_OF_ONE) if event.uid == uid)
+                self._one = (self._known, uid), found
+        return self._one[1]
 
 
 class _CpuUse(NamedTuple):
@@ -72,15 +118,15 @@ class Reader:
     """Reader of snapshots of one tree; call `close` or use it as a context manager."""
 
     def __init__(
-        self, root: str, log_dir: str, config: Config, history: str | None = None, known: Learned | None = None
+        self, root: str, log_dir: str, config: Config, history_path: str | None = None, known: Learned | None = None
     ) -> None:
-        """Prepare the first read; `history` is the path of the daemon's history, `known` the saved kinds and peaks."""
+        """Prepare the first read; `history_path` is that of the daemon's history, `known` the saved kinds and peaks."""
         known = known or Learned()
         self.tree = PodTree(root, log_dir, config, Kinds(known.kinds))
         self._config = config
         self._sampler = Sampler(self.tree)
         self._cpus: dict[CgroupId, _CpuUse] = {}
-        self._kept = Kept(history)
+        self._kept = Kept(history_path)
         self._state = State(reserve=reserve.with_peaks(Peaks(known.peaks)))
         self._growths = self._state.reserve.growths
         self._tight = True
@@ -235,7 +281,7 @@ class Reader:
         # Beside a running daemon this is no decision, only a forecast: the daemon has watched the pods for longer.
         decides = self._daemon.state is not DaemonState.RUNNING
         paused = {action.pod.cgroup for action in decision.actions if decides and isinstance(action, Pause)}
-        first = next_in_line(verdicts, paused)
+        first = _next_in_line(verdicts, paused)
         known = {verdict.usage.pod.cgroup: verdict for verdict in verdicts}
         pods = []
         for key, tracked in self.tree.pods.items():
@@ -249,7 +295,7 @@ class Reader:
             elif verdict is not None and verdict is first:
                 state = PodState.NEXT
             pods.append(self._see(tracked, verdict, at_ns, state))
-        return tuple(pods), levels(sample, decision, verdicts, self._config)
+        return tuple(pods), _levels(sample, decision, verdicts, self._config)
 
     def _see(self, tracked: TrackedPod, verdict: Verdict | None, at_ns: int | None, state: PodState) -> SeenPod:
         pod = tracked.pod
@@ -299,3 +345,38 @@ def _oom_kills(cgroup: Cgroup) -> int | None:
     with suppress(CgpauseError):
         return count_oom_kills(cgroup)
     return None
+
+
+def _next_in_line(verdicts: Iterable[Verdict], acted_on: Container[CgroupId]) -> Verdict | None:
+    """Return the running pod that would be paused first if the headroom shrank, or None if no pod would be.
+
+    `acted_on` are the pods on which the policy acts in this decision; they are skipped.
+    """
+    waiting = [verdict for verdict in _running(verdicts) if verdict.usage.pod.cgroup not in acted_on]
+    # Under reserve, the pod with the least headroom beyond its demand; under watermark the ranks are the order.
+    asking = [verdict for verdict in waiting if _spare(verdict) < math.inf]
+    return min(asking, key=_spare) if asking else next((one for one in waiting if one.place is None), None)
+
+
+def _levels(sample: Sample, decision: Decision, verdicts: Iterable[Verdict], config: Config) -> Levels:
+    """Return the levels of headroom at which the policy pauses, memory is tight, and kubelet evicts."""
+    headroom = sample.headroom
+    if config.policy is Policy.WATERMARK:
+        left: float = headroom.left_below_bytes(config.watermark.upper_pct)
+    else:
+        # The highest headroom at which the policy has none to grant, or the demand of a growing pod no longer fits.
+        left = min([reserve.grantable_bytes(sample), *map(_spare, _running(verdicts))])
+    return Levels(headroom.available_bytes - left, decision.tight_below_bytes, headroom.eviction_bytes)
+
+
+def _running(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Return the verdicts on pods that run and may be paused."""
+    return [one for one in verdicts if one.rank is not None and one.usage.pod.paused is None]
+
+
+def _spare(verdict: Verdict) -> float:
+    """Return the headroom beyond a pod's demand; infinity for a pod that reserve does not pause for it, the first."""
+    place = verdict.place
+    if place is None or place.first or place.excused or place.need <= place.large_drop:
+        return math.inf
+    return place.left - place.need
