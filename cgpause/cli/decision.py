@@ -38,7 +38,7 @@ def decide_now(
         CgpauseError: memory cannot be read.
     """
     for tracked in tree.pods.values():
-        tracked.pod = _with_record(tracked)
+        tracked.pod = with_record(tracked)
     growths, details_ns = Growths(peaks=Peaks(peaks)), 0
     deadline = time.monotonic() + (watch_s if config.policy is Policy.RESERVE else 0)
     while time.monotonic() < deadline:
@@ -55,7 +55,7 @@ def decide_now(
     return sample, verdicts
 
 
-def _with_record(tracked: TrackedPod) -> Pod:
+def with_record(tracked: TrackedPod) -> Pod:
     """Return the pod with its pause record, or as protected if the record cannot be read."""
     try:
         return replace(tracked.pod, paused=read_record(tracked.cgroup))

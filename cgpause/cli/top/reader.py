@@ -15,11 +15,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, Self
 
+from cgpause.cli.decision import with_record
 from cgpause.cli.status import pod_values
 from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodDetail, PodState, SeenPod
 from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S
-from cgpause.core.errors import CgpauseError, CgroupGoneError, printable
+from cgpause.core.errors import CgpauseError, printable
 from cgpause.core.model import CgroupId, Pause, PodUsage, Policy, Pressure, Sample
 from cgpause.core.parse import CpuStat, parse_cpu_stat, parse_limit
 from cgpause.daemon.learned import Learned
@@ -27,7 +28,7 @@ from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.find_daemon import DaemonState, FoundDaemon, find_daemon
 from cgpause.kernel.psi import read_node_pressure, read_pressure
 from cgpause.ledger import high
-from cgpause.ledger.ledger import is_in_force, read_record
+from cgpause.ledger.ledger import is_in_force
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tracked import TrackedPod, count_oom_kills
 from cgpause.pods.tree import PodTree
@@ -46,7 +47,6 @@ _FACTS_NS = 10 * NS_PER_S
 """Interval of reading names, limits and marks: they rarely change, and reading them costs as much as the rest."""
 _DETAILS_NS = 5 * NS_PER_S
 """Interval of reading page cache and listening processes; while memory is tight, every refresh reads them."""
-_DAEMON_NS = 2 * NS_PER_S
 _SHORTEST_NS = NS_PER_S // 4
 """Shortest time for a rate: over less, the clock's ticks would dominate it."""
 _MOMENTS = 1200
@@ -137,7 +137,7 @@ class Reader:
         """Paused pods whose pause is not in force, because another program has written since."""
         self._daemon = FoundDaemon(DaemonState.UNKNOWN)
         self._host = os.uname().nodename
-        self._walk_at_ns = self._facts_at_ns = self._daemon_at_ns = 0
+        self._walk_at_ns = self._facts_at_ns = 0
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -172,7 +172,6 @@ class Reader:
             sample, trouble = None, str(e)
         pressure = read_node_pressure()
         self._add_moment(at_ns, sample, pressure)
-        daemon = self._look_for_daemon(at_ns)
         pods, where = self._judge(sample, at_ns)
         return NodeView(
             at=at,
@@ -180,7 +179,7 @@ class Reader:
             utc_offset_s=time.localtime(at).tm_gmtoff,
             host=self._host,
             config=self._config,
-            daemon=daemon,
+            daemon=self._daemon,
             headroom=None if sample is None else sample.headroom,
             levels=where,
             kubepods=self._read_kubepods(),
@@ -213,10 +212,11 @@ class Reader:
         )
 
     def _refresh(self, at_ns: int) -> str | None:
-        """Refresh the pods if that is due, and the CPU rates; return the error of the refresh, or None."""
+        """Refresh pods and daemon if that is due, and the CPU rates; return the error of the refresh, or None."""
         trouble = None
         if at_ns >= self._walk_at_ns:
             self._walk_at_ns = at_ns + _REFRESH_NS
+            self._daemon = find_daemon(self.tree.root)
             facts = at_ns >= self._facts_at_ns
             if facts:
                 self._facts_at_ns = at_ns + _FACTS_NS
@@ -235,15 +235,8 @@ class Reader:
     def _read_records(self) -> None:
         self._broken.clear()
         for tracked in self.tree.pods.values():
-            try:
-                record = read_record(tracked.cgroup)
-            except CgroupGoneError:
-                continue
-            except CgpauseError as e:
-                tracked.pod = replace(tracked.pod, protected=f"its record cannot be read: {e}")
-                continue
-            if record != tracked.pod.paused:
-                tracked.pod = replace(tracked.pod, paused=record)
+            tracked.pod = with_record(tracked)
+            record = tracked.pod.paused
             with suppress(CgpauseError):
                 if record is not None and not is_in_force(tracked.cgroup, record):
                     self._broken.add(tracked.pod.cgroup)
@@ -333,12 +326,6 @@ class Reader:
             data = cgroup.get_xattr(high.XATTR)
             ours = data is not None and high.decode_record(data).holds(high_bytes)
         return Kubepods(current, high_bytes, high_is_ours=ours, oom_kills=_oom_kills(cgroup))
-
-    def _look_for_daemon(self, at_ns: int) -> FoundDaemon:
-        if at_ns >= self._daemon_at_ns:
-            self._daemon_at_ns = at_ns + _DAEMON_NS
-            self._daemon = find_daemon(self.tree.root)
-        return self._daemon
 
 
 def _oom_kills(cgroup: Cgroup) -> int | None:
