@@ -16,7 +16,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 
@@ -156,7 +156,7 @@ def export(snapshot: NodeView, path: str) -> None:
         raise CgpauseError(f"cannot write {printable(path)}: {e.strerror}; --export names another file") from e
 
 
-def run_live(reader: Reader, load: Load, keep: Keep, every_s: float = INTERVAL_S) -> None:
+def run_live(reader: Reader, load: Load, keep: Keep, every_s: float) -> None:
     """Show the dashboard until the operator quits; `keep` records the events of its actions.
 
     It is refreshed every `every_s` seconds.
@@ -177,47 +177,40 @@ def run_live(reader: Reader, load: Load, keep: Keep, every_s: float = INTERVAL_S
             ) from e
 
 
+@dataclass
 class _Live:
-    """State of the running dashboard."""
+    """The running dashboard."""
 
-    def __init__(
-        self,
-        reader: Reader,
-        load: Load,
-        keep: Keep,
-        terminal: Terminal,
-        painter: Painter,
-        signals: Signals,
-        every_s: float,
-    ) -> None:
-        self._reader = reader
-        self._load = load
-        self._keep = keep
-        self._terminal = terminal
-        self._painter = painter
-        self._signals = signals
-        self._every_s = every_s
-        self._decoder = KeyDecoder()
-        self._size = terminal.size()
-        self._ui = Ui()
-        self._due_s = 0.0
-        self._snapshot = self._read()
+    reader: Reader
+    load: Load
+    keep: Keep
+    terminal: Terminal
+    painter: Painter
+    signals: Signals
+    every_s: float
+
+    def __post_init__(self) -> None:
+        self.decoder = KeyDecoder()
+        self.size = self.terminal.size()
+        self.ui = Ui()
+        self.due_s = 0.0
+        self.snapshot = self._read()
 
     def run(self, fd_in: int) -> None:
         """Run the loop until the operator quits or the terminal hangs up."""
         poll = select.poll()
-        for fd in (fd_in, self._signals.fd):
+        for fd in (fd_in, self.signals.fd):
             poll.register(fd, select.POLLIN)
         self._draw()
         while True:
             ready = self._wait(poll)
-            if self._signals.fd in ready and not self._answer(self._signals.take()):
+            if self.signals.fd in ready and not self._answer(self.signals.take()):
                 return
             keys = self._keys(fd_in, ready)
             if keys is None or not self._press(keys):
                 return
-            if time.monotonic() >= self._due_s:
-                self._snapshot = self._read()
+            if time.monotonic() >= self.due_s:
+                self.snapshot = self._read()
             elif keys:
                 self._take_detail()
             elif not ready:
@@ -225,30 +218,32 @@ class _Live:
             self._draw()
 
     def _wait(self, poll: select.poll) -> list[int]:
-        timeout_s = min(max(self._due_s - time.monotonic(), 0.0), _LONGEST_WAIT_S)
-        if self._decoder.pending:
+        timeout_s = min(max(self.due_s - time.monotonic(), 0.0), _LONGEST_WAIT_S)
+        if self.decoder.pending:
             timeout_s = min(timeout_s, LONE_ESC_S)
         return [fd for fd, _ in poll.poll(int(timeout_s * 1000) + 1)]
 
     def _keys(self, fd_in: int, ready: list[int]) -> list[str] | None:
         """Return the typed keys, or None if the terminal has hung up."""
         if fd_in in ready:
-            data = self._terminal.read()
-            return None if data is None else self._decoder.feed(data)
-        return [] if ready else self._decoder.flush()
+            data = self.terminal.read()
+            return None if data is None else self.decoder.feed(data)
+        return [] if ready else self.decoder.flush()
 
     def _press(self, keys: list[str]) -> bool:
         """Handle keys; return False if the dashboard is to end."""
         for key in keys:
             if key == REDRAW:
-                self._terminal.clear()
-            self._ui, intent = update(
-                self._ui, key, self._snapshot, visible_rows(self._snapshot, self._ui, *self._size)
-            )
+                self.terminal.clear()
+            rows = visible_rows(self.snapshot, self.ui, *self.size)
+            self.ui, intent = update(self.ui, key, self.snapshot, rows)
             if isinstance(intent, Quit):
                 return False
-            self._do(intent)
-            if self._ui.mode is Mode.CONFIRM:
+            if isinstance(intent, Act):
+                message, failed = act(self.reader, self.load, self.keep, intent)
+                self.ui = replace(self.ui, message=message, failed=failed)
+                self.due_s = 0.0  # show the result at once
+            if self.ui.mode is Mode.CONFIRM:
                 self._ask()
                 break
         return True
@@ -256,57 +251,50 @@ class _Live:
     def _ask(self) -> None:
         """Draw the question, and drop keys typed before it was visible: they are no answer to it."""
         frame = self._render()
-        self._decoder.flush()
-        self._terminal.forget_input()
+        self.decoder.flush()
+        self.terminal.forget_input()
         begun_s = time.monotonic()
-        self._terminal.draw(frame.lines)
+        self.terminal.draw(frame.lines)
         if time.monotonic() - begun_s > _BLIND_S:
-            self._terminal.forget_input()
+            self.terminal.forget_input()
 
     def _answer(self, came: set[int]) -> bool:
         """Handle signals; return False if the dashboard is to end."""
         if came & Signals.QUIT:
             return False
         if signal.SIGTSTP in came:
-            self._terminal.leave()
-            self._signals.suspend()
-            self._terminal.enter()
+            self.terminal.leave()
+            self.signals.suspend()
+            self.terminal.enter()
         elif signal.SIGCONT in came:  # after SIGSTOP, which we cannot catch: the shell has used the terminal since
-            self._terminal.enter()
+            self.terminal.enter()
         if came & {signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH}:
-            self._size = self._terminal.size()
-            self._terminal.clear()
+            self.size = self.terminal.size()
+            self.terminal.clear()
         return True
 
     def _read(self) -> NodeView:
         started_s = time.monotonic()
-        snapshot = self._reader.read(now_ns(), self._described())
+        snapshot = self.reader.read(now_ns(), self._described())
         took_s = time.monotonic() - started_s
-        self._due_s = started_s + max(self._every_s, took_s / _OWN_SHARE)
+        self.due_s = started_s + max(self.every_s, took_s / _OWN_SHARE)
         return snapshot
 
     def _described(self) -> CgroupId | None:
-        return self._ui.selected if self._ui.describing else None
+        return self.ui.selected if self.ui.describing else None
 
     def _take_detail(self) -> None:
         """Read the details of the described pod at once if the last key changed it."""
-        key, known = self._described(), self._snapshot.detail
+        key, known = self._described(), self.snapshot.detail
         if key is not None and (known is None or known.key != key):
-            self._snapshot = replace(self._snapshot, detail=self._reader.detail(key, now_ns()))
+            self.snapshot = replace(self.snapshot, detail=self.reader.detail(key, now_ns()))
 
     def _draw(self) -> None:
-        self._terminal.draw(self._render().lines)
+        self.terminal.draw(self._render().lines)
 
     def _render(self) -> Frame:
-        self._ui = settled(self._ui, self._snapshot, *self._size)
-        return render(self._snapshot, self._ui, *self._size, ascii_only=self._painter.ascii_only)
-
-    def _do(self, intent: Intent) -> None:
-        if not isinstance(intent, Act):
-            return
-        message, failed = act(self._reader, self._load, self._keep, intent)
-        self._ui = replace(self._ui, message=message, failed=failed)
-        self._due_s = 0.0  # show the result at once
+        self.ui = settled(self.ui, self.snapshot, *self.size)
+        return render(self.snapshot, self.ui, *self.size, ascii_only=self.painter.ascii_only)
 
 
 def act(reader: Reader, load: Load, keep: Keep, intent: Act) -> tuple[str, bool]:

@@ -135,9 +135,7 @@ def _body(snapshot: NodeView, ui: Ui, width: int, plan: _Plan) -> list[tuple[Ren
     listed = f"{min(above + 1, seen)}-{seen}/{all_pods}"
     if width >= _ROOMY:
         listed += f" by {ui.sort}{', reversed' * ui.reverse}"
-    here = cursor(snapshot, ui) if ui.mode is not Mode.STILL else None
-    at = None if here is None else here.key
-    pods = table(snapshot, rows, width, visible=slice(top, top + plan.rows), ui=ui, at=at, title=listed)
+    pods = table(snapshot, rows, width, visible=slice(top, top + plan.rows), ui=ui, title=listed)
     made = pods if rows else Group(pods, Text(f"  {_why_empty(snapshot, ui)}", "dim"))
     body: list[tuple[RenderableType, int]] = [(made, plan.rows + 1)]
     if plan.pane:

@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from cgpause.cli.top.parts import bar, growth, line, millicores, milliseconds, shorten, size, time_left
-from cgpause.cli.top.ui import Group, Row, Ui, state_words
+from cgpause.cli.top.ui import Group, Mode, Row, Ui, cursor, state_words
 from cgpause.cli.top.values import NodeView, PodState, SeenPod
 from cgpause.core import durations
 from cgpause.core.clock import NS_PER_S
-from cgpause.core.model import CgroupId, Owner, PauseRecord, QosClass
+from cgpause.core.model import Owner, PauseRecord, QosClass
 
 _SHORT_QOS = {QosClass.GUARANTEED: "G", QosClass.BURSTABLE: "B", QosClass.BEST_EFFORT: "BE"}
 _USE_WIDTH = 10
@@ -115,10 +115,9 @@ def _why_paused(record: PauseRecord, at_ns: int) -> str:
     return f"{whose}{left}{record.reason}"
 
 
-def table(
-    snapshot: NodeView, rows: Sequence[Row], width: int, *, visible: slice, ui: Ui, at: CgroupId | None, title: str
-) -> Table:
-    """Return a header with `title` at its right end, and the `visible` rows of all, with the cursor on the pod `at`."""
+def table(snapshot: NodeView, rows: Sequence[Row], width: int, *, visible: slice, ui: Ui, title: str) -> Table:
+    """Return a header with `title` at its right end, and the `visible` rows of all, with the cursor."""
+    here = None if ui.mode is Mode.STILL else cursor(snapshot, ui)
     # Of all rows, not the visible ones, so that the columns do not move while the operator scrolls.
     longest = max([cell_len(row.label) for row in rows if isinstance(row, SeenPod)], default=0)
     label_width = min(max(longest, _LEAST_LABEL), max(_USUAL_LABEL, width // 4))
@@ -143,8 +142,8 @@ def table(
             texts = [*map(line, cells), line(f"{row.pods} pod{'s' * (row.pods != 1)}{paused}")]
             style = "group"
         else:
-            texts = _cells(row, columns, label_width, snapshot, marked=row.key in ui.marked, at=row.key == at)
-            style = "cursor" if row.key == at else ""
+            texts = _cells(row, columns, label_width, snapshot, marked=row.key in ui.marked, at=row is here)
+            style = "cursor" if row is here else ""
         made.add_row(*texts[: len(made.columns)], style=style)
     return made
 
