@@ -24,13 +24,12 @@ from cgpause.cli import byhand
 from cgpause.cli.byhand import Note
 from cgpause.cli.context import Globals
 from cgpause.cli.exits import exits, fail, seconds
-from cgpause.cli.top.head import done_text
 from cgpause.cli.top.keys import LONE_ESC_S, REDRAW, KeyDecoder
 from cgpause.cli.top.reader import Reader
 from cgpause.cli.top.screen import Frame, render, settled, visible_rows
 from cgpause.cli.top.terminal import Painter, Signals, Terminal, encoding_of, is_ascii
-from cgpause.cli.top.ui import Act, Deed, Intent, Mode, Quit, Target, Ui, protected_text, update
-from cgpause.cli.top.values import NodeView
+from cgpause.cli.top.ui import PAST, Act, Deed, Mode, Quit, Ui, protected_text, update
+from cgpause.cli.top.values import NodeView, SeenPod
 from cgpause.config.settings import Config
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import (
@@ -303,11 +302,12 @@ def act(reader: Reader, load: Load, keep: Keep, intent: Act) -> tuple[str, bool]
     results = [_do(reader, load, lambda event: problems.append(keep(event)), intent.deed, pod) for pod in intent.pods]
     said = [message for message, failed in results if failed or len(results) == 1]
     if len(results) > 1:
-        said.insert(0, done_text(intent.deed, len(results) - len(said)))
+        done = len(results) - len(said)
+        said.insert(0, f"{done} pod{'s' * (done != 1)} {PAST[intent.deed]}")
     return "; ".join([*said, *dict.fromkeys(filter(None, problems))]), any(failed for _, failed in results)
 
 
-def _do(reader: Reader, load: Load, note: Note, deed: Deed, pod: Target) -> tuple[str, bool]:
+def _do(reader: Reader, load: Load, note: Note, deed: Deed, pod: SeenPod) -> tuple[str, bool]:
     tracked = reader.tree.pods.get(pod.key)
     label = pod.label
     if tracked is None:

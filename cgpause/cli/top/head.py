@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cgpause.cli.top.parts import Mark, bar, bins, growth, line, shorten, size, spark, step_s, time_left, when
-from cgpause.cli.top.ui import PAST, Act, Deed, Mode, Ui
+from cgpause.cli.top.ui import Act, Deed, Mode, Ui
 from cgpause.cli.top.values import GraphPoint, Levels, NodeView, PodState
 from cgpause.core.errors import printable
 from cgpause.core.model import Headroom
@@ -284,7 +284,7 @@ def footer(snapshot: NodeView, ui: Ui, width: int, most: int) -> list[Text]:
 
 def _question(snapshot: NodeView, asked: Act, width: int) -> Text:
     several = len(asked.pods) > 1
-    labels = [printable(pod.label) for pod in asked.pods]
+    labels = [seen.label for seen in asked.pods]
     of = f" of {len(labels) + asked.skipped} marked" if asked.skipped else ""
     whom = f"{len(labels)}{of} pods ({', '.join(labels)})" if several or asked.skipped else labels[0]
     text = _QUESTIONS[asked.deed].format(whom, "They stay" if several else "It stays", "them" if several else "it")
@@ -295,8 +295,3 @@ def _question(snapshot: NodeView, asked: Act, width: int) -> Text:
         deed = asked.deed.capitalize()
         text = f"{deed} {shorten(whom, max(left - len(deed) - 2, 0))}?"
     return line((f" {text} y/N ", "ask"))
-
-
-def done_text(deed: Deed, count: int) -> str:
-    """Return the result of an action on several pods."""
-    return f"{count} pod{'s' * (count != 1)} {PAST[deed]}"

@@ -123,7 +123,6 @@ class Reader:
         """Prepare the first read; `history_path` is that of the daemon's history, `known` the saved kinds and peaks."""
         known = known or Learned()
         self.tree = PodTree(root, log_dir, config, Kinds(known.kinds))
-        self._config = config
         self._sampler = Sampler(self.tree)
         self._cpus: dict[CgroupId, _CpuUse] = {}
         self._kept = Kept(history_path)
@@ -152,7 +151,7 @@ class Reader:
 
     def configure(self, config: Config) -> None:
         """Use another configuration from the next read on."""
-        self._config = self.tree.config = config
+        self.tree.config = config
         self._facts_at_ns = self._walk_at_ns = 0  # its rules may change the class or protection of any pod
 
     def read(self, at_ns: int, detail_of: CgroupId | None = None) -> NodeView:
@@ -178,7 +177,7 @@ class Reader:
             at_ns=at_ns,
             utc_offset_s=time.localtime(at).tm_gmtoff,
             host=self._host,
-            config=self._config,
+            config=self.tree.config,
             daemon=self._daemon,
             headroom=None if sample is None else sample.headroom,
             levels=where,
@@ -265,12 +264,12 @@ class Reader:
         looked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)
         # Most resumes are the daemon's own, for headroom: it may pause such a pod again at once.
         stretches = {key: replace(one, resumed_by_policy=True) for key, one in self._state.stretches.items()}
-        self._state = self._state._replace(watermark=looked, stretches=stretches)
-        decision, verdicts = explain(self._state, sample, self._config)
+        self._state = replace(self._state, watermark=looked, stretches=stretches)
+        decision, verdicts = explain(self._state, sample, self.tree.config)
         self._state, self._tight = decision.state, decision.tight
         # The watermark policy learns no growth, but the dashboard shows it.
         learned = self._state.reserve.growths
-        self._growths = learn(self._growths, sample) if self._config.policy is Policy.WATERMARK else learned
+        self._growths = learn(self._growths, sample) if self.tree.config.policy is Policy.WATERMARK else learned
         # Beside a running daemon this is no decision, only a forecast: the daemon has watched the pods for longer.
         decides = self._daemon.state is not DaemonState.RUNNING
         paused = {action.pod.cgroup for action in decision.actions if decides and isinstance(action, Pause)}
@@ -288,7 +287,7 @@ class Reader:
             elif verdict is not None and verdict is first:
                 state = PodState.NEXT
             pods.append(self._see(tracked, verdict, at_ns, state))
-        return tuple(pods), _levels(sample, decision, verdicts, self._config)
+        return tuple(pods), _levels(sample, decision, verdicts, self.tree.config)
 
     def _see(self, tracked: TrackedPod, verdict: Verdict | None, at_ns: int | None, state: PodState) -> SeenPod:
         pod = tracked.pod

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from itertools import groupby
-from typing import NamedTuple
 
 from cgpause.cli.top import keys
 from cgpause.cli.top.values import NodeView, PodState, SeenPod
@@ -43,19 +42,12 @@ class Deed(StrEnum):
     FREEZE = "freeze"
 
 
-class Target(NamedTuple):
-    """A pod to act on."""
-
-    key: CgroupId
-    label: str
-
-
 @dataclass(frozen=True, slots=True)
 class Act:
     """An action on one or more pods, to be carried out."""
 
     deed: Deed
-    pods: tuple[Target, ...]
+    pods: tuple[SeenPod, ...]
     skipped: int = 0
     """Number of marked pods on which the action is not possible."""
 
@@ -295,7 +287,7 @@ def _ask(ui: Ui, deed: Deed, snapshot: NodeView) -> Ui:
     if ui.describing or not pods:
         pods = [] if here is None else [here]
     refusals = [_refusal(pod, deed) for pod in pods]
-    targets = tuple(Target(pod.key, pod.label) for pod, no in zip(pods, refusals, strict=True) if no is None)
+    targets = tuple(seen for seen, no in zip(pods, refusals, strict=True) if no is None)
     if targets:
         return replace(ui, mode=Mode.CONFIRM, asked=Act(deed, targets, len(pods) - len(targets)))
     if not pods:

@@ -13,13 +13,13 @@ from helpers.trees import FakeTree, cpu_max, damage, pause_pod, records_left
 
 from cgpause.cli.top.app import Load, act
 from cgpause.cli.top.reader import Reader
-from cgpause.cli.top.ui import Act, Deed, Target
+from cgpause.cli.top.ui import Act, Deed
 from cgpause.cli.top.values import PodState
 from cgpause.config.load import load_config
 from cgpause.config.settings import Config
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import KernelLockError, KernelWriteError
-from cgpause.core.model import CgroupId, Owner
+from cgpause.core.model import Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.telemetry.events import Event
 
@@ -45,12 +45,8 @@ def keep(event: Event) -> None:
     NOTED.append(event)
 
 
-def targets_of(reader: Reader) -> tuple[Target, ...]:
-    return tuple(Target(key, tracked.pod.label) for key, tracked in reader.tree.pods.items())
-
-
 def do(reader: Reader, deed: Deed, load: Load = Config) -> tuple[str, bool]:
-    [web] = targets_of(reader)
+    [web] = reader.read(now_ns()).pods
     return act(reader, load, keep, Act(deed, (web,)))
 
 
@@ -74,49 +70,33 @@ def test_what_was_done_is_noted_for_the_history(reader: Reader) -> None:
     ]
 
 
-def test_what_could_not_be_kept_is_part_of_what_is_said(reader: Reader, capfd: pytest.CaptureFixture[str]) -> None:
-    """The dashboard draws it as a message; printing it would disturb the screen."""
-    message, failed = act(reader, Config, lambda _: "the disk is full", Act(Deed.FREEZE, targets_of(reader)))
-
-    assert (message, failed) == ("default/web paused: frozen; the disk is full", False)
-    assert capfd.readouterr() == ("", "")
-
-
 def test_of_several_pods_the_failures_are_named(tree: FakeTree, web: Path, reader: Reader) -> None:
     db, cache = tree.add_pod("db"), tree.add_pod("cache")
-    reader.read(now_ns() + 10**10)
+    pods = reader.read(now_ns() + 10**10).pods
     os.setxattr(db, "user.oomd_omit", b"1")
-    targets = targets_of(reader)
 
-    message, failed = act(reader, Config, keep, Act(Deed.FREEZE, targets))
+    message, failed = act(reader, Config, keep, Act(Deed.FREEZE, pods))
 
     assert message.startswith("2 pods frozen; default/db is protected: ")
     assert failed
     assert [frozen(pod) for pod in (web, db, cache)] == [True, False, True]
-    assert act(reader, Config, keep, Act(Deed.RESUME, targets[:1] + targets[2:])) == ("2 pods resumed", False)
+    assert act(reader, Config, keep, Act(Deed.RESUME, pods[:1] + pods[2:])) == ("2 pods resumed", False)
 
 
 def test_an_error_of_the_history_is_said_once_for_several_pods(tree: FakeTree, reader: Reader) -> None:
     tree.add_pod("db")
-    reader.read(now_ns() + 10**10)
+    pods = reader.read(now_ns() + 10**10).pods
 
-    message, failed = act(reader, Config, lambda _: "the disk is full", Act(Deed.PAUSE, targets_of(reader)))
+    message, failed = act(reader, Config, lambda _: "the disk is full", Act(Deed.PAUSE, pods))
 
     assert (message, failed) == ("2 pods paused; the disk is full", False)
 
 
-def test_the_daemons_pause_can_be_ended(reader: Reader, tree: FakeTree, web: Path) -> None:
-    pause_pod(tree.root, web, Owner.DAEMON)
-
-    assert do(reader, Deed.RESUME) == ("default/web resumed: cpu.max 50000 100000", False)
-    assert cpu_max(web) == "50000 100000"
-
-
 def test_a_pod_that_is_gone_is_said_to_be(reader: Reader, tree: FakeTree, web: Path) -> None:
+    gone = Act(Deed.PAUSE, reader.read(now_ns()).pods)
     web.rename(tree.folder / "gone")
     reader.read(now_ns() + 10**10)
 
-    gone = Act(Deed.PAUSE, (Target(CgroupId("kubepods/gone", 1), "default/web"),))
     assert act(reader, Config, keep, gone) == ("default/web is gone", True)
 
 
@@ -163,6 +143,7 @@ def test_a_broken_configuration_keeps_no_pod_paused(reader: Reader, tree: FakeTr
         return load_config("/nonexistent/config.toml", must_exist=True)
 
     assert do(reader, Deed.RESUME, load) == ("default/web resumed: cpu.max 50000 100000", False)
+    assert cpu_max(web) == "50000 100000"
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])

@@ -14,7 +14,6 @@ from cgpause.cli.top.ui import (
     Mode,
     Quit,
     Sort,
-    Target,
     Ui,
     cursor,
     settle,
@@ -27,7 +26,6 @@ from cgpause.core.model import CgroupId, Mechanism, Owner
 
 SNAPSHOT = many_pods(30)
 """Thirty pods that every sort order puts in the order of their numbers."""
-A, _, C = (pod.key for pod in SNAPSHOT.pods[:3])
 TURNED = replace(
     SNAPSHOT, pods=tuple(replace(seen, pod=replace(seen.pod, name=seen.label[::-1])) for seen in SNAPSHOT.pods)
 )
@@ -46,7 +44,7 @@ def press(ui: Ui, *keys: str, snapshot: NodeView = SNAPSHOT) -> Ui:
 
 
 def one(deed: Deed, pod: SeenPod) -> Act:
-    return Act(deed, (Target(pod.key, pod.label),))
+    return Act(deed, (pod,))
 
 
 def selected_index(ui: Ui) -> int | None:
@@ -91,7 +89,7 @@ def test_the_cursor_rests_on_the_first_pod_until_it_is_moved_and_after_escape() 
 def test_the_cursor_at_the_start_is_acted_on(key: str) -> None:
     asked = press(Ui(), key).asked
     assert asked is not None
-    assert asked.pods == (Target(A, SNAPSHOT.pods[0].label),)
+    assert asked.pods == SNAPSHOT.pods[:1]
 
 
 def test_the_sort_goes_round() -> None:
@@ -219,8 +217,7 @@ def test_marked_pods_are_acted_on_together_and_then_lose_their_marks() -> None:
     assert marked == [3, 4, 5, 6]
     ui = press(at(3, marked=ui.marked), "down", "down", " ")
     asking = press(ui, "f")
-    targets = tuple(Target(SNAPSHOT.pods[place].key, SNAPSHOT.pods[place].label) for place in (3, 4, 6))
-    assert asking.asked == Act(Deed.FREEZE, targets)
+    assert asking.asked == Act(Deed.FREEZE, tuple(SNAPSHOT.pods[place] for place in (3, 4, 6)))
 
     done, intent = update(asking, "y", SNAPSHOT)
     assert (intent, done.marked) == (asking.asked, frozenset())
@@ -232,8 +229,7 @@ def test_marked_pods_are_acted_on_together_and_then_lose_their_marks() -> None:
 def test_a_question_about_the_described_pod_leaves_the_marks() -> None:
     ui = press(at(3), " ", " ")
     asking = press(at(5, marked=ui.marked), "enter", "f")
-    assert asking.asked is not None
-    assert [pod.key for pod in asking.asked.pods] == [SNAPSHOT.pods[5].key]
+    assert asking.asked == one(Deed.FREEZE, SNAPSHOT.pods[5])
     done, _ = update(asking, "y", SNAPSHOT)
     assert done.marked == ui.marked
 
@@ -242,7 +238,7 @@ def test_of_marked_pods_those_that_cannot_be_paused_are_skipped_and_counted() ->
     snapshot = make_snapshot(RUNNING, PROTECTED, PAUSED)
     ui = Ui(marked=frozenset(pod.key for pod in snapshot.pods))
 
-    assert press(ui, "p", snapshot=snapshot).asked == Act(Deed.PAUSE, (Target(RUNNING.key, RUNNING.label),), 2)
+    assert press(ui, "p", snapshot=snapshot).asked == Act(Deed.PAUSE, (RUNNING,), 2)
     refused = press(replace(ui, marked=ui.marked - {RUNNING.key}), "p", snapshot=snapshot)
     assert refused.asked is None
     assert "protected: namespace kube-system" in refused.message
@@ -291,7 +287,7 @@ def test_typing_a_filter() -> None:
 
     typing = press(typing, "backspace")
     assert len(shown_pods(SNAPSHOT, typing)) == 10
-    assert press(typing, "down", "down").selected == C
+    assert press(typing, "down", "down").selected == SNAPSHOT.pods[2].key
     kept = press(typing, "enter")
     assert (kept.mode, kept.filter) == (Mode.BROWSE, "-00")
     assert press(kept, "esc").filter == ""
