@@ -59,9 +59,9 @@ def held(
     )
 
 
-def make_place(need: float, left: float, *, claim: float = 64 * MIB, runs: bool = True, first: bool = False) -> Place:
+def make_place(need: float, left: float, *, first: bool = False) -> Place:
     bare = Pod(CgroupId("x", 1), "x", QosClass.BURSTABLE, None, None, None, None)
-    return Place(PodUsage(0, bare), claim, need * 10, need, left, Basis.LIMIT, 0.0, runs, first)
+    return Place(PodUsage(0, bare), 64 * MIB, need * 10, need, left, Basis.LIMIT, 0.0, runs=True, first=first)
 
 
 def make_pod(label: str = "default/web", state: PodState = PodState.RUNNING, **changes: object) -> SeenPod:
@@ -130,7 +130,7 @@ def busy_snapshot() -> NodeView:
             PodState.PAUSED,
             paused=held(12),
             what="stays paused by the daemon (x)",
-            place=make_place(30 * MIB, 3 * MIB, runs=False),
+            place=make_place(30 * MIB, 3 * MIB),
             throttled_ms=890.0,
             cpu_millicores=10.0,
             **grows,
@@ -140,7 +140,7 @@ def busy_snapshot() -> NodeView:
             PodState.WOULD_PAUSE,
             what="would pause (throttle)",
             acts=True,
-            place=make_place(20 * MIB, 3 * MIB, runs=False),
+            place=make_place(20 * MIB, 3 * MIB),
             why="needs 20.0Mi of 3.0Mi left",
             **grows,
         ),
