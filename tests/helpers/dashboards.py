@@ -195,7 +195,6 @@ def make_detail(pod: SeenPod) -> PodDetail:
         "memory_current_bytes": pod.current_bytes,
         "memory_max_bytes": pod.pod.memory_max_bytes,
         "cpu_max": "1001 100000",
-        "cpu_weight": 20,
         "cpu_stat": {"nr_periods": 168, "nr_throttled": 42, "throttled_usec": 71_000_000},
         "paused": {
             "mechanism": "throttle",

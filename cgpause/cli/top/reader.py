@@ -264,7 +264,7 @@ class Reader:
         looked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)
         # Most resumes are the daemon's own, for headroom: it may pause such a pod again at once.
         stretches = {key: replace(one, resumed_by_policy=True) for key, one in self._state.stretches.items()}
-        self._state = replace(self._state, watermark=looked, stretches=stretches)
+        self._state = self._state._replace(watermark=looked, stretches=stretches)
         decision, verdicts = explain(self._state, sample, self.tree.config)
         self._state, self._tight = decision.state, decision.tight
         # The watermark policy learns no growth, but the dashboard shows it.
