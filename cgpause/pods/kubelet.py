@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import NoReturn
 
+from cgpause.core.cgroup_names import pod_uid
 from cgpause.core.clock import NS_PER_S
 from cgpause.kernel.processes import read_started_ns
 
@@ -54,7 +55,7 @@ class KubeletFlags:
 
 
 class KubeletProcess:
-    """The kubelet of this node, found by its process name."""
+    """The kubelet of this node, found by its process name outside of pods."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
@@ -83,7 +84,7 @@ class KubeletProcess:
         return read_started_ns(pid, self._proc) or None
 
     def flags(self) -> KubeletFlags:
-        """Return the flags of the kubelet that was found; kubeadm's path without one."""
+        """Return the flags of the kubelet that was found; only kubeadm's path if none was, or if it has ended."""
         if self._found is None:
             return KubeletFlags()
         try:
@@ -98,11 +99,19 @@ class KubeletProcess:
                 continue
             try:
                 with open(f"{self._proc}/{name}/comm", "rb") as f:
-                    if f.read() == b"kubelet\n":
+                    if f.read() != b"kubelet\n":
+                        continue
+                with open(f"{self._proc}/{name}/cgroup", "rb") as f:
+                    if not _is_in_pod(f.read(_MOST_BYTES)):
                         return int(name)
             except OSError:
                 continue  # it has ended
         return None
+
+
+def _is_in_pod(cgroups: bytes) -> bool:
+    """Return whether `/proc/<pid>/cgroup` is that of a pod's process: any container may call a program kubelet."""
+    return any(pod_uid(part) is not None for part in cgroups.decode(errors="replace").split("/"))
 
 
 def parse_flags(cmdline: bytes) -> KubeletFlags:

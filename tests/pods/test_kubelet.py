@@ -13,6 +13,8 @@ from helpers.nodes import S
 
 from cgpause.pods.kubelet import KUBELET_CONFIG, KubeletFlags, KubeletProcess, parse_flags
 
+UID = "00000001-0000-4000-8000-000000000001"
+
 
 @pytest.mark.parametrize(
     ("words", "flags"),
@@ -41,10 +43,13 @@ def test_flags_on_a_command_line(words: list[str], flags: KubeletFlags) -> None:
     assert parse_flags("\0".join(["/usr/bin/kubelet", *words, ""]).encode()) == flags
 
 
-def put(proc: Path, pid: int, name: str, started: int, *words: str) -> None:
+def put(
+    proc: Path, pid: int, name: str, started: int, *words: str, cgroup: str = "/system.slice/kubelet.service"
+) -> None:
     folder = proc / str(pid)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "comm").write_text(f"{name}\n")
+    (folder / "cgroup").write_text(f"0::{cgroup}\n")
     (folder / "stat").write_text(f"{pid} ({name}) S " + "0 " * 18 + f"{started} 0\n")
     (folder / "cmdline").write_text("\0".join([name, *words, ""]))
 
@@ -67,6 +72,25 @@ def test_a_kubelet_is_found_and_followed(tmp_path: Path) -> None:
     assert kubelet.flags() == KubeletFlags(None, eviction_hard="memory.available<1Gi")
 
 
+@pytest.mark.parametrize(
+    "cgroup",
+    [
+        f"/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/cri-containerd-{'a' * 64}.scope",
+        f"/kubepods/burstable/pod{UID}/{'a' * 64}",
+        f"/../../kubepods-besteffort-pod{UID.replace('-', '_')}.slice/cri-containerd-{'a' * 64}.scope/init",
+    ],
+    ids=["systemd", "cgroupfs", "from-a-namespace"],
+)
+def test_a_container_cannot_pose_as_kubelet(tmp_path: Path, cgroup: str) -> None:
+    """Its flags could keep all memory free, so that its neighbours are paused."""
+    put(tmp_path, 5, "kubelet", 5, "--eviction-hard=memory.available<99%", cgroup=cgroup)
+    kubelet = KubeletProcess(str(tmp_path))
+    assert not kubelet.changed(0)
+    put(tmp_path, 10, "kubelet", 7, "--config=/a", cgroup="/../../../../system.slice/kubelet.service")
+    assert kubelet.changed(10 * S)
+    assert kubelet.flags() == KubeletFlags("/a")
+
+
 def test_a_kubelet_that_ends_during_the_look_is_none(tmp_path: Path) -> None:
     """Its start time cannot be read then, nor that of its successor be told from it."""
     put(tmp_path, 10, "kubelet", 7)
@@ -86,7 +110,8 @@ def test_without_a_kubelet_the_looks_become_rare(tmp_path: Path, monkeypatch: Pa
     assert looks == [0, 10, 50, 210, 810, 1410, 2010, 2610]
 
 
-def test_a_real_process_of_that_name_is_found(tmp_path: Path) -> None:
+def test_a_real_process_of_that_name_is_found(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr("cgpause.pods.kubelet.pod_uid", lambda _: None)  # the tests may run in a pod
     os.symlink(sys.executable, tmp_path / "kubelet")
     program = "import time; print(flush=True); time.sleep(600)"
     argv = [str(tmp_path / "kubelet"), "-S", "-c", program, "--config=/x"]
