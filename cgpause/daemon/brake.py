@@ -1,4 +1,4 @@
-"""memory.high of kubepods while the daemon runs: a tripwire while it sleeps, an airbag while it is awake.
+"""memory.high of kubepods while the daemon runs: a tripwire while it sleeps, an airbag while memory is tight.
 
 At memory.high the kernel reclaims, which counts as a memory stall, and then slows down pods that go on growing.
 The tripwire lies at the use where the policy starts to care. It makes PSI exact, so the daemon may sleep until then
@@ -114,11 +114,11 @@ class Brake:
         those of the last decision. `wakes` is whether a stall of pods wakes the daemon (PSI): without that a tripwire
         would stall them until the next sample.
         """
-        if self._watch.degraded:
-            self.answer_drift(at_ns)
         root = self._root
         if root is None:
             return
+        if self._watch.degraded and root.level is not None:
+            self.answer_drift(at_ns)
         if current_bytes is None:
             root.level = None  # the next refresh finds the new kubepods root
             return
@@ -163,7 +163,10 @@ class Brake:
         return None if self._may_pause() else "no pod may be paused"
 
     def _may_pause(self) -> bool:
-        """Return False if every pod is protected: memory.high would then slow pods for a daemon that cannot help."""
+        """Return True if some pod may be paused, or if there is no pod yet.
+
+        Otherwise memory.high would slow pods for a daemon that cannot help.
+        """
         pods = self._tree.pods.values()
         return not pods or any(tracked.pod.protected is None for tracked in pods)
 

@@ -6,6 +6,7 @@ import logging
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from helpers.braking import AIRBAG, TRIPWIRE, S, apply, brake_state, in_force, is_recorded, said, start_brake
@@ -18,6 +19,7 @@ from cgpause.config.settings import Config
 from cgpause.daemon.brake import Brake
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Watch
+from cgpause.ledger import high
 from cgpause.pods.tree import PodTree
 from cgpause.policy.level import HighLevel, choose
 
@@ -257,3 +259,15 @@ def test_without_a_kubepods_nothing_drifts(watch: Watch, fake: FakeTree) -> None
     assert not brake.answer_drift(S)
     assert brake.release("a test")
     with_nothing.close()
+
+
+def test_without_inotify_a_lower_value_is_left_alone_for_a_minute(
+    brake: Brake, fake: FakeTree, monkeypatch: Patch
+) -> None:
+    """Without it each sample looks for drift, which must not be taken for a write that has just come."""
+    file(fake).write_text(f"{GIB}\n")
+    monkeypatch.setattr(Watch, "degraded", True)
+    with mock.patch.object(high, "set_high", wraps=high.set_high) as tried:
+        for at_s in range(1, 62, 10):
+            apply(brake, 10, at_s=at_s)
+    assert tried.call_count == 2
