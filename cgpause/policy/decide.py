@@ -61,8 +61,8 @@ class Decision(NamedTuple):
     actions: tuple[Action, ...]
     next_sample_ns: int
     tight: bool
-    """Whether a pod is paused or may have to be soon. Then the daemon samples often, reads the facts of each pod again
-    and again (limits, sockets, page cache), and sets memory.high of kubepods to the airbag."""
+    """Whether the daemon has paused a pod or may have to soon. Then the daemon samples often, reads the facts of each
+    pod again and again (limits, sockets, page cache), and sets memory.high of kubepods to the airbag."""
     tight_below_bytes: int
     """`Headroom.available_bytes` below which memory is tight in any case, in bytes."""
     quiet: Quiet | None = None
@@ -226,11 +226,12 @@ def _freezes(paused: list[PodUsage], decided: set[CgroupId], at_ns: int, config:
 
 
 def _due_ns(pod: Pod, stretch: hold.Stretch, at_ns: int, config: Config) -> int:
-    """Return the time at which a paused pod is resumed or frozen regardless of the headroom."""
-    freeze_ns = hold.freeze_ns(pod, config.mechanism)
-    end_ns = hold.end_ns(pod, stretch, config.hold)
-    # An overdue freeze has failed; the daemon tries it again at the next sample.
-    return end_ns if freeze_ns is None or freeze_ns <= at_ns else min(end_ns, freeze_ns)
+    """Return the time at which a paused pod is resumed or frozen regardless of the headroom.
+
+    An overdue freeze has failed, and an overdue batch pod waits for its turn: both come with a later sample.
+    """
+    due_ns = (hold.freeze_ns(pod, config.mechanism), hold.end_ns(pod, stretch, config.hold))
+    return min([ns for ns in due_ns if ns is not None and ns > at_ns], default=at_ns + _PAUSED_LOOK_NS)
 
 
 def _quiet(
