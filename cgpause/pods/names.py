@@ -52,7 +52,7 @@ class NamesThread:
             self._reading.start()
         except RuntimeError:  # no thread can be made now
             self._reading = None
-            return read_names(self._log_dir)
+            return self._names
         self._reading.join(_PATIENCE_S)
         was_slow, self._is_slow = self._is_slow, self._reading.is_alive()
         if self._is_slow and not was_slow:

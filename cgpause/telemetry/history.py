@@ -10,6 +10,7 @@ worth it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -20,6 +21,7 @@ from collections import deque
 from collections.abc import Iterator
 from datetime import datetime
 from types import NoneType
+from typing import BinaryIO
 
 from cgpause.core.errors import CgpauseError, printable
 from cgpause.telemetry.events import LATEST, NAMES, Event, iso
@@ -146,8 +148,8 @@ def read(path: str) -> Iterator[Event]:
     Raises:
         HistoryError: a file of the history exists but cannot be read.
     """
-    for fd in reversed(_open_to_read(path)):
-        with open(fd, "rb") as file:
+    with _opened(path) as files:
+        for file in reversed(files):
             whole = True
             while line := file.readline(_MAX_LINE + 1):
                 event = decode(line) if whole else None
@@ -163,8 +165,8 @@ def tail(path: str, limit: int) -> list[Event]:
         HistoryError: as in `read`.
     """
     found: deque[Event] = deque()
-    for fd in _open_to_read(path):
-        with open(fd, "rb") as file:
+    with _opened(path) as files:
+        for file in files:
             for line in _lines_backwards(file.fileno()):
                 if len(found) >= limit:
                     break
@@ -174,24 +176,30 @@ def tail(path: str, limit: int) -> list[Event]:
     return list(found)
 
 
-def _open_to_read(path: str) -> list[int]:
-    """Return descriptors of the current file and the older one, newest first; skip missing files."""
-    fds: list[int] = []
-    try:
-        for name in (path, f"{path}.1"):
-            try:
-                flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-                fd = _regular(os.open(name, flags), name)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            fds.append(fd)
-    except OSError as e:
-        for fd in fds:
-            os.close(fd)
-        raise _read_error(name, e) from e
-    if len(fds) == 2 and os.path.samestat(os.fstat(fds[0]), os.fstat(fds[1])):
-        os.close(fds.pop(0))  # a writer renamed it between the two opens; only the newest events are missed
-    return fds
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[list[BinaryIO]]:
+    """Open the current file and the older one, newest first; skip missing files.
+
+    Raises:
+        HistoryError: a file cannot be opened, or the caller cannot read one.
+    """
+    files: list[BinaryIO] = []
+    name = path
+    with contextlib.ExitStack() as stack:
+        try:
+            for name in (path, f"{path}.1"):
+                try:
+                    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+                    fd = _regular(os.open(name, flags), name)
+                except (FileNotFoundError, NotADirectoryError):
+                    continue
+                files.append(stack.enter_context(open(fd, "rb")))
+            if len(files) == 2 and os.path.sameopenfile(files[0].fileno(), files[1].fileno()):
+                files.pop(0)  # a writer renamed it between the two opens; only the newest events are missed
+            name = path
+            yield files
+        except OSError as e:
+            raise _read_error(name, e) from e
 
 
 def _read_error(path: str, error: OSError) -> HistoryError:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from helpers.commandline import as_nobody
-from helpers.refusals import occupy, refusing
+from helpers.refusals import failing, occupy, refusing
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -396,3 +396,14 @@ def test_the_end_is_found_without_reading_the_rest(path: Path, monkeypatch: pyte
 
     assert tail(str(path), 3) == [event(number) for number in (96, 97, 98)]
     assert sum(blocks) < path.stat().st_size / 4
+
+
+@pytest.mark.parametrize("reader", [lambda path: list(read(path)), lambda path: tail(path, 5)], ids=["read", "tail"])
+def test_a_bad_sector_is_an_error_with_a_name(
+    path: Path, reader: Callable[[str], list[Event]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(str(path), event(1), ROOM)
+    fails = failing(OSError(errno.EIO, "Input/output error"))
+    monkeypatch.setattr(history, "decode", fails)  # as a read of the disk between two lines
+    with pytest.raises(HistoryError, match="Input/output error"):
+        reader(str(path))
