@@ -19,7 +19,10 @@ LONE_ESC_S = 0.1
 
 _CSI = re.compile(r"\x1b\[[0-?]*[ -/]*([@-~])")
 _CSI_PREFIX = re.compile(r"\x1b(?:\[[0-?]*[ -/]*)?")
-_LONGEST = 64
+_STRING = re.compile(r"\x1b[P\]X^_].*?(?:\x07|\x1b\\)", re.DOTALL)
+"""DCS, OSC, SOS, PM or APC with its text: a terminal answers questions of other programs so."""
+_STRING_PREFIX = re.compile(r"\x1b[P\]X^_].*", re.DOTALL)
+_LONGEST = 4096
 _FINAL = {"A": UP, "B": DOWN, "C": RIGHT, "D": LEFT, "H": HOME, "F": END}
 _TILDE = {"1": HOME, "7": HOME, "4": END, "8": END, "5": PAGE_UP, "6": PAGE_DOWN}
 _CONTROLS = {"\r": ENTER, "\n": ENTER, "\x7f": BACKSPACE, "\x08": BACKSPACE, "\x10": UP, "\x0e": DOWN, "\x0c": REDRAW}
@@ -80,6 +83,10 @@ class KeyDecoder:
         if text[1:2] == "\x1b":  # an ESC key, then an ESC key or a sequence
             keys.append(ESC)
             return 1
-        if _CSI_PREFIX.fullmatch(text) and len(text) <= _LONGEST:
+        string = _STRING.match(text)
+        if string is not None:
+            return string.end()
+        if (_CSI_PREFIX.fullmatch(text) or _STRING_PREFIX.fullmatch(text)) and len(text) <= _LONGEST:
             return 0
-        return 1 if text[1:2] == "[" else 2  # an invalid sequence, or Alt and a key
+        # An invalid sequence, of which no byte is a key; or Alt and a key.
+        return len(text) if text[1:2] == "[" or len(text) > _LONGEST else 2
