@@ -164,8 +164,8 @@ class Pod:
     spared_until_ns: int = 0
     """Before this time the daemon does not pause the pod."""
     no_program: bool = False
-    """Whether no program runs in the pod: only its sandbox, a runtime that is creating a container, or nothing. It
-    takes little memory, and no container can be created in a paused pod."""
+    """Whether no program was seen in the pod since its containers changed: only its sandbox, a runtime that is creating
+    a container, or nothing. It takes little memory, and no container can be created in a paused pod."""
     paused: PauseRecord | None = None
     distress: str | None = None
     """The reason to end a pause at once, as in `daemon.distress`; None without one."""

@@ -24,7 +24,7 @@ _SLOW_START_NS = 300 * NS_PER_S
 For older pods it counts from the daemon's start. Kubernetes' documentation gives slow starters that long (a startup
 probe with 30 tries, 10 s apart)."""
 _REFUSED_NS = 5 * NS_PER_S
-"""Interval of readings of refused connections, for pods older than the daemon: these can be many."""
+"""Interval of reading the refused connections of a pod older than the daemon: there can be many such pods."""
 _GRACE_NS = 30 * NS_PER_S
 """Kubernetes' default time for a pod to terminate (terminationGracePeriodSeconds)."""
 

@@ -69,7 +69,8 @@ class Intake:
         urgent = False
         config = self.tree.config
         if PodChange.RECORD in change:
-            is_marked = self.tree.is_marked_otherwise(tracked)  # otherwise the record changed, usually by the daemon
+            # An operator's mark has changed, or the record, which the daemon usually wrote itself.
+            is_marked = self.tree.is_marked_otherwise(tracked)
             if is_marked:
                 self.tree.update_facts(tracked, at_ns)
             self.actuator.read_record(tracked)

@@ -54,7 +54,7 @@ class Loop:
     saver: Saver
     state: State
     release: Callable[[], object]
-    """Resumes every pod that the daemon has paused, because memory cannot be read."""
+    """Ends the daemon's pauses and expired ones, and restores memory.high, because memory cannot be read."""
     schedule: Schedule = field(default_factory=Schedule)
     sample: Sample | None = None
     """The last sample with a decision."""
@@ -190,7 +190,7 @@ class Loop:
         )
 
     def _go_blind(self, error: CgpauseError, at_ns: int) -> None:
-        """Resume all pods the daemon paused: without a sample it cannot tell when a pause should end."""
+        """Resume all pods that the daemon paused: without a sample it cannot tell when a pause should end."""
         if not self._blind:
             self._blind = True
             log.error("memory cannot be read: the daemon pauses no pod %s", fields(error=error))

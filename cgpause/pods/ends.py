@@ -15,7 +15,7 @@ class Ends:
     """What the daemon knows from the containers of one pod that have ended."""
 
     pending: Ended | None = None
-    """The `Ended` to report once the pod is gone; None if its peak is unknown."""
+    """The `Ended` to report once the pod is gone; None if no end of a container gave one."""
     _ooms: tuple[int, int] = (0, 0)
     """`oom_kill` and `oom` in memory.events when a container last ended."""
     _peak_bytes: int = 0

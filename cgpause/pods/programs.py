@@ -50,7 +50,8 @@ def look_for_program(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
             tracked.spare(at_ns + int(SPARED_S * NS_PER_S))
     if no_program is not tracked.pod.no_program:
         tracked.pod = replace(tracked.pod, no_program=no_program)
-    if not is_new:  # the start of a container is an event
+    # A new pod is looked at in each sample. An older one rests: an event reports its next container.
+    if not is_new:
         rests = watched and (inside is None or not inside.runtime)
         interval_ns = _WATCHED_INTERVAL_NS if rests else _INTERVAL_NS
         signs.look_at_ns = at_ns + interval_ns if no_program else NEVER_NS

@@ -1,7 +1,7 @@
 """The pods of a node: discovers them in the kubepods tree, and keeps each pod's cgroup open.
 
 Trees appear, vanish and come back, and pods are made and removed at any moment. So each refresh compares the cgroups
-that exist (by inode, see `discover`) with the tracked pods.
+that exist (by inode, see `CgroupId`) with the tracked pods.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class PodTree:
         self.names = Names({}, {})
         self.pods: dict[CgroupId, TrackedPod] = {}
         self.ended: list[Ended] = []
-        """The ends of pods and killed containers for the next decision; its maker clears them."""
+        """The ends of pods and killed containers for the next decision; the loop clears them after it."""
         self.read_at_ns = 0
         """Time of the last `read_details`; 0: never."""
         self.classifier = Classifier(self.pods, kinds or Kinds())

@@ -28,7 +28,7 @@ _BEYOND = 0.3
 the chance that the next peak is the highest. The simulated loads with such pods (24 seeds of each) end in 72 kills with
 0.3, in 83 with 0.1, and with 0.5 in 68 after 1.5 % more time; in 1055 without control."""
 _FIRST_PCT = 8.0
-"""First memory of a pod, in percent of the capacity: in the bed `waiting` a new pod takes 4 % to 8 % at once."""
+"""First memory of a pod, in percent of the capacity: in the load `waiting` a new pod takes 4 % to 8 % at once."""
 OVERDUE_S = 20.0
 """Length of a pause after which the pod paused longest has headroom reserved: kubelet's back-off after a third kill.
 With 10 s the simulation has fewer restarts, but on a kernel jobs that mostly wait take up to half as long again."""
@@ -101,7 +101,8 @@ class Demand(NamedTuple):
     """Growth to count while the pod runs, in bytes. Usually the mean growth within one reaction. Exceptions:
     just grown: its fastest growth within one reaction; paused: one usual step;
     no large drop yet: its growth of ACTIVE_S, at most the grant; new, or paused without a past: the whole grant;
-    with `beyond`, and it has just freed memory: 0."""
+    started beside others: what is left of its first memory; with `beyond`, and it has just freed memory: 0.
+    For an excused pod only the last exception counts, and those for just grown and paused."""
     variance: float
     """Variance of that growth, in bytes squared."""
     active: bool

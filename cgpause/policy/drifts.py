@@ -10,7 +10,8 @@ _MOST_IN_ALL = 100
 """The same for all answers: a controller that polls writes the same value again and again."""
 _WINDOW_NS = 3600 * 1_000_000_000
 _FIGHT_NS = 200_000_000
-"""If the other program wrote the original value, the answer counts only if the last one was less than this before.
+"""If the other program wrote the original value, the answer counts only if it is the first of the hour, or comes less
+than this after the last one.
 systemd writes the original again at each daemon-reload, and an upgrade of the node needs dozens of these."""
 
 

@@ -13,7 +13,10 @@ from cgpause.policy.serving import Place
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One pod's place in a decision, for `explain`; `rank` is None if the pod is not a candidate for a pause."""
+    """One pod's place in a decision, for `explain`.
+
+    `rank` is its place, from 1, among the pods that the policy may pause, or under `reserve` resume; else None.
+    """
 
     usage: PodUsage
     rank: int | None

@@ -5,7 +5,8 @@ include/linux/memcontrol.h), and programs take and give back small amounts all t
 highest use since the last large drop counts as growth, and only once the pod has grown by more than `noise_bytes`.
 
 `memory.current` includes page cache. The daemon reads its amount (memory.stat) once a second at most. Growth since the
-last reading counts as anonymous memory; but if more than 1/8 of a pod's memory is page cache, it does not count at all.
+last reading counts as anonymous memory; but if more than 1/8 of a pod's memory is page cache, the growth counts only at
+the next reading.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _LONGEST_NS = 3 * NS_PER_S
 `Sample.ended` has the peaks of pods that ended in such a gap."""
 _NEW_NS = 5 * NS_PER_S
 """For this time after a container starts or ends, a large drop counts as the container's end, and the pod becomes a
-newcomer. Some of these drops are ordinary ones. But with the time since the last sample instead, simulated bursts end
-in 231 kills, not 62 (3 seeds)."""
+newcomer. Some of these drops are ordinary ones. But if only drops since the last sample counted so, simulated bursts
+would end in 231 kills, not 62 (3 seeds)."""
 LITTLE_PCT = 0.5
 """The smallest surge that is worth a pause, and the smallest peak of a container, in percent of the capacity."""
 
@@ -95,8 +96,8 @@ class Growth(NamedTuple):
     read_squares: float
     """`squares` at the last reading of its page cache."""
     recorded: int
-    """The peak that its last large drop left, in bytes; 0 if none. The next drop leaves another peak only if the pod
-    has grown since `low` by more than a large drop."""
+    """The use before its last large drop, in bytes; 0 before the first one. The next drop leaves another peak only if
+    the pod has grown since `low` by more than a large drop."""
     shown: int
     """Highest of the peaks that its large drops left, in bytes; 0 if there is none."""
 

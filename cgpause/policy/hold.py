@@ -1,7 +1,8 @@
 """The limits on pauses: how long a pod may be paused, and how long it then runs; pure.
 
-A *stretch* begins with a pause. It ends when the pod has run for `min_run_s` without a pause, or when no program runs
-in it any more: the next container has missed no probe. Short runs belong to the stretch. Its *budget* is the longest
+A *stretch* begins with a pause. It ends when the pod has run for `min_run_s` without a pause (STARTING_RUN_S after a
+pause during its start, if that is longer), or when no program runs in it any more: the next container has missed no
+probe. Short runs belong to the stretch. Its *budget* is the longest
 time from its start, short runs included: `max_pause_s` for a service, which may be probed, `batch_max_pause_s` for
 batch. When the budget is spent, the pod must run (batch pods one at a time). If short runs renewed it, a probe every
 10 s could meet a pause each time.

@@ -87,8 +87,8 @@ class Stall(NamedTuple):
     def follow(self, level: HighLevel | None, headroom: Headroom, at_ns: int) -> Stall:
         """Return the stall after a sample, with `level` in force.
 
-        The airbag is lifted once the use has stood at it for _STALL_NS. It stays lifted until the use falls by 1 % of
-        the capacity.
+        The airbag is lifted once the use has stood at it (or up to 0.5 % of the capacity below) for _STALL_NS. It stays
+        lifted until the use is 1 % of the capacity below the level that the airbag had.
         """
         used, little = headroom.kubepods_used_bytes, little_bytes(headroom)
         if self.lifted_bytes is not None and used > self.lifted_bytes - 2 * little:

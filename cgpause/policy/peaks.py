@@ -57,9 +57,9 @@ class Peaks:
     def with_end(self, end: Ended, seen_bytes: int, capacity_bytes: int) -> Peaks:
         """Return the peaks with that of a container or pod that has ended.
 
-        `seen_bytes` is a peak of this pod that samples have already added to `known`, 0 if none. Of a killed container
-        it is the last one: it was no peak, because the container needed more, so it is removed. Of another end it is
-        the pod's highest one: it is removed if it is the same peak, seen a little too low or with page cache in it.
+        `seen_bytes` is a peak of this pod that samples have added to `known`; 0 if none. After a kill that is the last
+        such peak, which is removed, because the container needed more. After another end it is the highest one, which
+        is removed if this end shows the same peak more exactly.
         """
         controller, peak, found = end.controller, end.peak_bytes, self
         if end.killed:

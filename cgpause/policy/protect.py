@@ -1,9 +1,10 @@
 """The operator's rules for a pod: its protection, its class and its priority; pure.
 
 For each of the three, the first [[pods]] rule that matches the pod and sets it wins. Protection has more sources, in
-this order: cgpause's own pod, root's marks on the cgroup, the rules, the defaults in [protect], the PriorityClass
-system-node-critical, the pod's own word (the variable CGPAUSE in its environment), protect.all. A rule with
-protect = false ends the search, except that the pod's own word can still protect the pod.
+this order: cgpause's own pod, root's marks on the cgroup, the rules, an unknown name if any of these need names, the
+defaults in [protect], the PriorityClass system-node-critical, the pod's own word (the variable CGPAUSE in its
+environment), protect.all. A rule with protect = false ends the search, except that the pod's own word can still protect
+the pod.
 """
 
 from __future__ import annotations

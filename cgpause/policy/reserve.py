@@ -88,7 +88,7 @@ class ReserveState(NamedTuple):
     """Idle CPUs, averaged over about a second."""
     cost_s: float = 0.0
     """Cost of pauses so far, in pod-seconds: each second, the number of waiting pods that idle CPUs could run. Memory
-    that pods free lowers it, an excuse sets it to 0."""
+    that pods free lowers it. An excuse sets it to 0, and so does a decision after which no growing pod waits."""
     kills_before: int | None = None
     """`Sample.limit_kills` when `cost_s` began to rise; without meaning while `cost_s` is 0."""
     unsafe_since_ns: int | None = None
@@ -189,8 +189,8 @@ def step(
     """Return the decision on a sample that `observe` has taken in.
 
     `candidates` run and may be paused now. `paused` may stay paused. `unstoppable` run regardless of the decision, each
-    with the seconds until it could be paused (infinite: never). With `all_pods` the outcome has the places of all pods,
-    for `explain`; else only of pods that are or must be paused.
+    with the seconds until it could be paused (infinite: never). With `all_pods` (for `explain`) or `sacrifice` the
+    outcome has the places of all pods; else only of pods that are or must be paused.
     """
     capacity, growths, terms = sample.headroom.capacity_bytes, state.growths, _terms(state, sample)
     all_places, grantable = all_pods or config.reserve.sacrifice, grantable_bytes(sample)

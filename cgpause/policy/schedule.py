@@ -29,7 +29,8 @@ OWN_SHARE = 0.05
 """Largest share of one CPU for sampling, because the pods compete for it, and as much again for refreshing the tree of
 pods. Where a sample is slow (500 pods, an emulated CPU), memory fills slowly too, or there is more of it."""
 LINGER_NS = NS_PER_S
-"""Time of fast sampling after a PSI event: the kernel sends at most one event a window (lmkd does the same)."""
+"""Time of fast sampling after a PSI event, unless the policy wants the slowest: the kernel sends at most one event a
+window (lmkd does the same)."""
 BLIND_NS = NS_PER_S
 """Delay of the next attempt after the node's memory could not be read."""
 _HALF_LIFE_S = 10.0

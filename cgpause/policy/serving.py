@@ -154,7 +154,7 @@ class _Test(NamedTuple):
 
 
 def _test(one: Demand, running: Growing, slack: float, left: float, kept: float, spare: float) -> _Test:
-    """Return the test for a pod that may run: a start is tested for its grant, everything else for its growth.
+    """Return the test of a pod's growth; for a start whose grant does not fit, the test of the grant, which fails.
 
     `kept` are bytes that an overdue pod needs.
     """
@@ -266,7 +266,7 @@ def _first(
     wanting = [one for one in wanting if not one.is_service] or wanting
     if not wanting:
         return None, False
-    # Nor is it known that a pod without a limit and a known peak gives its memory back: one that does goes first.
+    # Nor is it known that a pod with neither a limit nor a known peak gives memory back: any other one goes first.
     known = [one for one in wanting if one.basis is not _GROWTH]
     fitting = [one for one in known if one.worst <= left] or [one for one in wanting if one.worst <= left]
     if fitting:

@@ -111,9 +111,10 @@ class Counts:
         self.resume_failures = 0
         self.pressure_wakeups = 0
         self.freezes = 0
+        """Number of throttled pods that were frozen because they grew."""
         self.sacrifices = 0
         self.drifts = 0
-        """Number of foreign writes to cpu.max; `Brake` counts the writes to memory.high."""
+        """Number of times that the daemon wrote cpu.max again; `Brake` counts those of memory.high."""
         self.given_up = 0
         """Number of times that a pause by hand was left to another writer of cpu.max."""
         self.ticks = Histogram("cgpause_tick_duration_seconds")

@@ -99,7 +99,7 @@ class Event:
     cpu_max_from: str | None = None
     cpu_max_to: str | None = None
     times: int | None = None
-    """Number of such acts within this pause."""
+    """Number of such acts on this file in the current hour (`Drifts`)."""
     containers: str | None = None
     """Killed containers, comma-separated."""
     memory_current_bytes: int | None = None

@@ -97,7 +97,10 @@ def when(at: float, now: float, utc_offset_s: int) -> str:
 
 
 def shorten(label: str, width: int) -> str:
-    """Return a pod's name in at most `width` cells; a cut keeps its end, by which replicas differ."""
+    """Return a pod's name, cut in its middle to `width` cells: replicas differ by their ends.
+
+    A name that is not ASCII, and any name where `width` is below 12, stays whole.
+    """
     label = printable(label)
     if cell_len(label) <= width or width < 12 or not label.isascii():
         return label  # rich cuts it at the end
