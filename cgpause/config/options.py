@@ -168,7 +168,8 @@ class _Reader:
         doubtful = set()
         names = {entry.name for entry in known}
         for key in [key for key in table if key not in names]:
-            self._add((*path, key), self._unknown(key, table[key], known, path))
+            gone = getattr(self.root, "GONE", {}).get(dotted((*path, key)))
+            self._add((*path, key), gone or self._unknown(key, table[key], known, path))
         for entry in known:
             before = len(self.mistakes)
             where = (*path, entry.name)

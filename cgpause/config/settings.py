@@ -7,9 +7,10 @@ This module has no postponed annotations: `options` needs the types themselves.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import ClassVar
 
 from cgpause.config.options import Conflict, option
 from cgpause.core.model import CpuMax, Mechanism, Policy, QosClass
@@ -321,6 +322,24 @@ class PodRule:
 @dataclass(frozen=True, slots=True)
 class Config:
     """All options that an operator can set; `Config()` has the defaults."""
+
+    GONE: ClassVar[Mapping[str, str]] = {
+        "hold.starting_s": "removed, a new pod is starting for 10 s: delete this line",
+        "memory_high.airbag_pct": "removed, it is always 99 % of the memory that pods may use: delete this line",
+        "memory_high.sleep_s": "removed, the daemon samples at least every 30 s: delete this line",
+        "metrics.interval_s": "removed, the daemon publishes every 5 s: delete this line",
+        "metrics.max_pods": "removed, the 100 pods that were paused last have series of their own: delete this line",
+        "protect.unnamed": "removed, an unknown name always protects while rules depend on names: delete this line",
+        "psi": "removed, the daemon sets its PSI triggers itself (docs/architecture.md): delete this section",
+        **dict.fromkeys(
+            [f"reserve.{name}" for name in ("margin_pct", "horizon_s", "ahead_s", "resume_pct", "freeze_growing")],
+            "removed, for this policy has nothing to tune any more: delete this line",
+        ),
+        "sampling": "removed, the daemon samples every 50 ms to 30 s as memory requires: delete this section",
+        "throttle.period_us": "removed, the period is always 100 ms: delete this line, and give quota_us for 100 ms",
+        "trace": "removed, `cgpause lab record` records a node: delete this section (docs/trace.md)",
+    }
+    """Sections and options of earlier versions, each with the message for a file that still sets it."""
 
     policy: Policy = field(default=Policy.RESERVE, metadata=option("The policy that decides which pods are paused."))
     mechanism: HowPaused = field(

@@ -110,7 +110,17 @@ def test_a_broken_rule_is_reported_with_its_place(text: str, expected: list[str]
             "own_word",
             id="hyphen",
         ),
+        pytest.param(
+            "[reserve]\nahead_s = 1\n",
+            "removed, for this policy has nothing to tune any more: delete this line",
+            id="gone",
+        ),
         pytest.param("[reserve]\nzzz = true\n", "unknown option; known here: sacrifice", id="nothing-near"),
+        pytest.param(
+            "[psi.node]\nstall_us = 1\n",
+            "removed, the daemon sets its PSI triggers itself (docs/architecture.md): delete this section",
+            id="gone-section",
+        ),
         pytest.param("upper_pct = 1\n", "unknown option here; it belongs in [watermark]", id="no-section"),
         pytest.param(
             "[watermark]\nmechanism = 'freeze'\n",
@@ -278,3 +288,11 @@ def test_many_mistakes_are_found_in_reasonable_time() -> None:
 def test_any_text_is_either_a_configuration_or_a_config_error(text: str) -> None:
     for problem in all_problems(text):
         assert problem.line is None or 1 <= problem.line <= text.count("\n") + 1
+
+
+@pytest.mark.parametrize(("name", "message"), Config.GONE.items(), ids=list(Config.GONE))
+def test_what_earlier_versions_had_is_refused_with_what_became_of_it(name: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(f"{name} = {{}}\n", "test.toml")
+
+    assert str(caught.value) == f"test.toml: {name}: {message}"

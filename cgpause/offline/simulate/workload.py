@@ -4,7 +4,7 @@ This module has no postponed annotations: `options` needs the types themselves.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -221,6 +221,11 @@ Lasting = ServicesOptions | DaemonSetsOptions
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
     """A whole workload file."""
+
+    GONE: ClassVar[Mapping[str, str]] = {
+        "scheduler": "removed, pods go to the least allocated node, kube-scheduler's default: delete this section"
+    }
+    """Sections of earlier versions, each with the message for a file that still has it."""
 
     shuffled: bool = field(
         default=False, metadata=option("Whether the jobs queue in an order that the seed decides, not in the file's.")

@@ -225,6 +225,12 @@ def test_wrong_usage_says_what_to_do(args: list[str], said: str) -> None:
         pytest.param("count = 16", "count = 999999", "found 1000003 jobs in all; allowed: 1 to 1000000", id="too-many"),
         pytest.param(WORKLOAD, "", "found 0 jobs in all; allowed: 1 to 1000000, in [[jobs]] sections", id="empty"),
         pytest.param(
+            "[nodes]",
+            '[scheduler]\nstrategy = "LeastAllocated"\n[nodes]',
+            ": scheduler: removed, pods go to the least allocated node, kube-scheduler's default: delete this section",
+            id="scheduler",
+        ),
+        pytest.param(
             "count = 4\n", "count = 4\nrequest_millicpu = 1001\n", '"large" requests 1001 millicores', id="no-cpus"
         ),
         pytest.param('"small"', '"large"', 'several sections with the name "large"; allowed: each once', id="twice"),
