@@ -6,17 +6,16 @@ nothing. A read error is not fatal: the snapshot shows it.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections import deque
-from collections.abc import Container, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, Self
 
 from cgpause.cli.decision import with_record
 from cgpause.cli.status import pod_values
+from cgpause.cli.top.line import levels, next_in_line
 from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodDetail, PodState, SeenPod
 from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S
@@ -33,7 +32,7 @@ from cgpause.pods.sampler import Sampler
 from cgpause.pods.tracked import TrackedPod, count_oom_kills
 from cgpause.pods.tree import PodTree
 from cgpause.policy import reserve
-from cgpause.policy.decide import Decision, State
+from cgpause.policy.decide import State
 from cgpause.policy.explain import Verdict, explain
 from cgpause.policy.growth import learn
 from cgpause.policy.kinds import Kinds
@@ -273,7 +272,7 @@ class Reader:
         # Beside a running daemon this is no decision, only a forecast: the daemon has watched the pods for longer.
         decides = self._daemon.state is not DaemonState.RUNNING
         paused = {action.pod.cgroup for action in decision.actions if decides and isinstance(action, Pause)}
-        first = _next_in_line(verdicts, paused)
+        first = next_in_line(verdicts, paused)
         known = {verdict.usage.pod.cgroup: verdict for verdict in verdicts}
         pods = []
         for key, tracked in self.tree.pods.items():
@@ -287,7 +286,7 @@ class Reader:
             elif verdict is not None and verdict is first:
                 state = PodState.NEXT
             pods.append(self._see(tracked, verdict, at_ns, state))
-        return tuple(pods), _levels(sample, decision, verdicts, self.tree.config)
+        return tuple(pods), levels(sample, decision, verdicts, self.tree.config)
 
     def _see(self, tracked: TrackedPod, verdict: Verdict | None, at_ns: int | None, state: PodState) -> SeenPod:
         pod = tracked.pod
@@ -331,38 +330,3 @@ def _oom_kills(cgroup: Cgroup) -> int | None:
     with suppress(CgpauseError):
         return count_oom_kills(cgroup)
     return None
-
-
-def _next_in_line(verdicts: Iterable[Verdict], acted_on: Container[CgroupId]) -> Verdict | None:
-    """Return the running pod that would be paused first if the headroom shrank, or None if no pod would be.
-
-    `acted_on` are the pods on which the policy acts in this decision; they are skipped.
-    """
-    waiting = [verdict for verdict in _running(verdicts) if verdict.usage.pod.cgroup not in acted_on]
-    # Under reserve, the pod with the least headroom beyond its demand; under watermark the ranks are the order.
-    asking = [verdict for verdict in waiting if _spare(verdict) < math.inf]
-    return min(asking, key=_spare) if asking else next((one for one in waiting if one.place is None), None)
-
-
-def _levels(sample: Sample, decision: Decision, verdicts: Iterable[Verdict], config: Config) -> Levels:
-    """Return the levels of headroom at which the policy pauses, memory is tight, and kubelet evicts."""
-    headroom = sample.headroom
-    if config.policy is Policy.WATERMARK:
-        left: float = headroom.left_below_bytes(config.watermark.upper_pct)
-    else:
-        # The highest headroom at which the policy has none to grant, or the demand of a growing pod no longer fits.
-        left = min([reserve.grantable_bytes(sample), *map(_spare, _running(verdicts))])
-    return Levels(headroom.available_bytes - left, decision.tight_below_bytes, headroom.eviction_bytes)
-
-
-def _running(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Return the verdicts on pods that run and may be paused."""
-    return [one for one in verdicts if one.rank is not None and one.usage.pod.paused is None]
-
-
-def _spare(verdict: Verdict) -> float:
-    """Return the headroom beyond a pod's demand; infinity for a pod that reserve does not pause for it, the first."""
-    place = verdict.place
-    if place is None or place.first or place.excused or place.need <= place.large_drop:
-        return math.inf
-    return place.left - place.need
