@@ -5,7 +5,7 @@ The dashboard's description of a pod has some of the same facts, in the same wor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -85,15 +85,21 @@ Fact = tuple[str, str, str]
 """Topic, text and style of one line; a topic is printed only on the first of its lines."""
 
 
+def rows(facts: Iterable[Fact]) -> Iterator[tuple[str, Text]]:
+    """Yield topic and text of each line, as a table shows them."""
+    before = ""
+    for topic, text, style in facts:
+        yield "" if topic == before else topic, Text(printable(text), style)
+        before = topic
+
+
 def print_story(story: dict[str, Any], now: float) -> None:
     """Print a story as `read_story` returns it; `now` is in Unix seconds."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
-    said = ""
-    for about, text, style in (*_pod(story, now), *_decision(story), *limits(story["pod"]), *_history(story)):
-        grid.add_row("" if about == said else about, Text(printable(text), style=style))
-        said = about
+    for row in rows((*_pod(story, now), *_decision(story), *limits(story["pod"]), *_history(story))):
+        grid.add_row(*row)
     console().print(Trimmed(grid))
 
 
@@ -143,7 +149,7 @@ def _pod(story: dict[str, Any], now: float) -> Iterator[Fact]:
 
 
 def written(paused: dict[str, Any]) -> str:
-    """Return what a pause has written, and the original."""
+    """Return the values that a pause has written, and the original."""
     wrote = [] if paused["written_cpu_max"] is None else [f"cpu.max {_quota(paused['written_cpu_max'])}"]
     wrote += ["cgroup.freeze 1"] if paused["mechanism"] == "freeze" else []
     return f"{' and '.join(wrote)} written; the original is cpu.max {_quota(paused['original_cpu_max'])}"

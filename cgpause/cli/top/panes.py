@@ -15,7 +15,6 @@ from cgpause.cli.top.table import STATE_STYLES, full_in, state_text
 from cgpause.cli.top.values import NodeView, PodDetail, SeenPod
 from cgpause.core import durations
 from cgpause.core.clock import NS_PER_S
-from cgpause.core.errors import printable
 from cgpause.core.model import Owner
 from cgpause.kernel.find_daemon import DaemonState
 from cgpause.telemetry.events import Event, EventKind
@@ -78,7 +77,7 @@ def events(shown: Sequence[Event], snapshot: NodeView, width: int, *, of_one: bo
 
 
 def description(seen: SeenPod | None, snapshot: NodeView, width: int) -> RenderableType:
-    """Return all facts of one pod: what `cgpause explain` says of it, its use, and its history."""
+    """Return all facts of one pod: those of `cgpause explain`, its use, and its history."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="label", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -86,10 +85,8 @@ def description(seen: SeenPod | None, snapshot: NodeView, width: int) -> Rendera
         grid.add_row("", Text("it is gone", "dim"))
         return grid
     detail = snapshot.detail if snapshot.detail is not None and snapshot.detail.key == seen.key else None
-    said = ""
-    for topic, text, style in _facts(seen, snapshot, detail):
-        grid.add_row("" if topic == said else f" {topic}", Text(printable(text), style))
-        said = topic
+    for topic, text in story.rows(_facts(seen, snapshot, detail)):
+        grid.add_row(f" {topic}", text)
     if detail is None:
         return grid
     grid.add_row(" history")
@@ -132,7 +129,7 @@ def _facts(seen: SeenPod, snapshot: NodeView, detail: PodDetail | None) -> Itera
 
 
 def _use(seen: SeenPod, detail: PodDetail) -> Iterator[str]:
-    """Yield what only the dashboard shows."""
+    """Yield the figures that only the dashboard shows."""
     cpu = f"{millicores(seen.cpu_millicores)}, throttled {milliseconds(seen.throttled_ms)} a second"
     yield cpu if detail.processes is None else f"{cpu}; {detail.processes} processes"
     more = [f"{size(seen.pod.reclaimable_bytes)} page cache"]
