@@ -157,7 +157,7 @@ def _run(found: re.Match[str], names: AbstractSet[str], salt: bytes) -> str:
 
 
 def names_in_labels(text: str) -> tuple[set[str], set[str]]:
-    """Return the namespaces, and the pods and containers, that log and history name, also those that are gone."""
+    """Return the namespaces, and the pods and containers, in a log or a history, gone ones too."""
     namespaces, names = set(), set()
     for found in re.finditer(r'\bpod(?:=|": )"?([A-Za-z0-9.-]+)(?:/([A-Za-z0-9.-]+))?', text):
         if found[2]:

@@ -298,7 +298,7 @@ class Cgroup:
 
 
 class DryCgroup(Cgroup):
-    """A cgroup of a dry run: it remembers what it is to write, reads that back, and leaves the kernel alone."""
+    """A cgroup of a dry run: it remembers the values to write, reads them back, and leaves the kernel alone."""
 
     __slots__ = ("_values", "_xattrs")
 
@@ -308,7 +308,7 @@ class DryCgroup(Cgroup):
         self._xattrs: dict[str, bytes | None] = {}
 
     def read(self, name: str) -> bytes:
-        """Return what an interface file would have now."""
+        """Return the value that an interface file would have now."""
         return self._values[name] if name in self._values else super().read(name)
 
     def write(self, name: str, value: str) -> None:

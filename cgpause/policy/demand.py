@@ -101,8 +101,8 @@ class Demand(NamedTuple):
     """Growth to count while the pod runs, in bytes. Usually the mean growth within one reaction. Exceptions:
     just grown: its fastest growth within one reaction; paused: one usual step;
     no large drop yet: its growth of ACTIVE_S, at most the grant; new, or paused without a past: the whole grant;
-    started beside others: what is left of its first memory; with `beyond`, and it has just freed memory: 0.
-    For an excused pod only the last exception counts, and those for just grown and paused."""
+    started beside others: the rest of its first memory; with `beyond`, and it has just freed memory: 0.
+    Of these, an excused pod has only the first two and the last."""
     variance: float
     """Variance of that growth, in bytes squared."""
     active: bool

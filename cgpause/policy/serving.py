@@ -103,7 +103,7 @@ def serve(
     all_pods: bool,  # noqa: FBT001 - passed on
     spare: float,
 ) -> Served:
-    """Serve `demands`, which are in serving order, with `left` bytes of headroom; return their places.
+    """Give `left` bytes of headroom to `demands`, in serving order; return their places.
 
     The first pod and excused pods run in any case. Any other pod runs if its growth fits the slack beside the growth of
     the running pods before it. A growing pod that is paused or new is tested for its grant first: it has to fit `left`
@@ -154,7 +154,7 @@ class _Test(NamedTuple):
 
 
 def _test(one: Demand, running: Growing, slack: float, left: float, kept: float, spare: float) -> _Test:
-    """Return the test of a pod's growth; for a start whose grant does not fit, the test of the grant, which fails.
+    """Return the test of a pod's growth; if the grant of a start does not fit, the test of the grant, which fails.
 
     `kept` are bytes that an overdue pod needs.
     """
