@@ -1,4 +1,7 @@
-"""The lab on a real kernel: its tree, its kubelet, and an interrupted demo. Its worker comes in build/."""
+"""The lab on a real kernel: its tree, its kubelet, and an interrupted demo. Its worker comes in build/.
+
+Most tests are marked "long": a fault in the lab fails the other kernel tests, too.
+"""
 
 from __future__ import annotations
 
@@ -89,6 +92,7 @@ def test_the_tree_is_as_kubelet_makes_it_and_cgpause_reads_it(parent: Path, tmp_
     assert [path.name for path in parent.iterdir() if path.is_dir()] == []
 
 
+@pytest.mark.long
 def test_a_tree_of_paused_pods_is_removed_at_once(parent: Path, tmp_path: Path, worker: str) -> None:
     """A daemon and lab that are both killed may leave such pods: throttled to 1 %, or frozen."""
     with Kubepods(parent, tmp_path, 128 * MIB, (worker, "pause")) as tree:
@@ -101,6 +105,7 @@ def test_a_tree_of_paused_pods_is_removed_at_once(parent: Path, tmp_path: Path, 
     assert not tree.root.exists()
 
 
+@pytest.mark.long
 def test_a_job_that_finishes_is_removed_and_the_next_is_admitted(parent: Path, tmp_path: Path, worker: str) -> None:
     argv = (worker, str(8 * MIB), str(MIB), "3", "1000", "1")
     events: list[tuple[EventKind, str]] = []
@@ -115,6 +120,7 @@ def test_a_job_that_finishes_is_removed_and_the_next_is_admitted(parent: Path, t
     assert any(kind is EventKind.REMOVED for kind, _ in events[:admitted_c])  # two fit at a time
 
 
+@pytest.mark.long
 def test_a_pod_has_a_cgroup_first_then_a_name_and_a_sandbox_then_a_container(
     parent: Path, tmp_path: Path, worker: str
 ) -> None:
@@ -138,6 +144,7 @@ def test_a_pod_has_a_cgroup_first_then_a_name_and_a_sandbox_then_a_container(
     ]
 
 
+@pytest.mark.long
 def test_an_oom_killed_job_restarts_with_its_backoff_until_it_can_finish(
     parent: Path, tmp_path: Path, worker: str
 ) -> None:
@@ -169,6 +176,7 @@ def test_an_oom_killed_job_restarts_with_its_backoff_until_it_can_finish(
             times += 1
 
 
+@pytest.mark.long
 def test_jobs_that_ran_out_of_time_leave_their_names_to_the_next_run(parent: Path, tmp_path: Path, worker: str) -> None:
     """On a machine that is too slow for the demo's first run, the second one still runs."""
     argv = (worker, str(8 * MIB), str(MIB), str(10**9), "1000", "1")
@@ -185,6 +193,7 @@ def test_jobs_that_ran_out_of_time_leave_their_names_to_the_next_run(parent: Pat
         assert (outcome.finished, job.cpu_s > 0) == (0, True)
 
 
+@pytest.mark.long
 def test_jobs_out_of_time_are_counted_as_far_as_they_came(parent: Path, tmp_path: Path, worker: str) -> None:
     argv = (worker, str(8 * MIB), str(MIB), str(10**9), "1000", "1")
     for timeout_s in (3, 60):  # in the first, the job of a slow machine may not get to work
@@ -200,6 +209,7 @@ def test_jobs_out_of_time_are_counted_as_far_as_they_came(parent: Path, tmp_path
     assert job.lost_cpu_s == 0
 
 
+@pytest.mark.long
 def test_a_job_that_is_told_to_stop_is_restarted(parent: Path, tmp_path: Path, worker: str) -> None:
     """Other memory daemons may stop jobs first: earlyoom and nohang send SIGTERM."""
     stopped: list[str] = []
@@ -223,6 +233,7 @@ def test_a_job_that_is_told_to_stop_is_restarted(parent: Path, tmp_path: Path, w
     assert outcome.jobs["a"].cpu_s > outcome.jobs["a"].lost_cpu_s > 0
 
 
+@pytest.mark.long
 def test_jobs_are_what_the_kernel_kills_first(parent: Path, tmp_path: Path, worker: str) -> None:
     spec = PodSpec("a", make_uid("a"), 8 * MIB, oom_score_adj=900)
     with Kubepods(parent, tmp_path, 64 * MIB, (worker, "pause"), enforced=False) as tree:
@@ -252,7 +263,9 @@ def run_trial(arm: str, work: int) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize("arm", ["none", "watermark", "stock"])
+@pytest.mark.parametrize(
+    "arm", [*(pytest.param(arm, marks=pytest.mark.long) for arm in ("none", "watermark")), "stock"]
+)
 def test_a_trial_runs_all_jobs_and_leaves_nothing(worker: str, arm: str) -> None:
     work = calibrate(Path(worker), 10)
     result = run_trial(arm, work)
@@ -279,6 +292,7 @@ def place(tmp_path: Path, worker: str) -> Iterator[Place]:
         yield Place(parent, tree.root, tree.log_dir, tmp_path, 64 * MIB, 0.05)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(PEERS))
 def test_a_peer_runs_only_while_it_is_wanted(place: Place, name: str) -> None:
     unit = f"{name}.service"
@@ -292,6 +306,7 @@ def test_a_peer_runs_only_while_it_is_wanted(place: Place, name: str) -> None:
     assert systemctl("show", "-p", "ActiveState", "--value", unit) == "inactive"
 
 
+@pytest.mark.long
 def test_systemd_oomd_watches_the_slice_while_it_is_asked_to(place: Place) -> None:
     with peer("systemd-oomd", place):
         # systemd tells systemd-oomd about the slice after some time.
@@ -366,6 +381,7 @@ def test_an_interrupted_demo_leaves_nothing(worker: str, number: signal.Signals,
     assert leftovers() == []
 
 
+@pytest.mark.long
 def test_what_a_killed_demo_left_is_removed_by_the_next(worker: str) -> None:
     assert worker
     demo = start_demo()
@@ -400,6 +416,7 @@ def test_a_demo_can_be_looked_at(worker: str) -> None:
     assert leftovers() == []
 
 
+@pytest.mark.long
 def test_only_one_demo_runs_at_a_time(worker: str) -> None:
     assert worker
     fd = os.open(CGROUP_ROOT, os.O_RDONLY)

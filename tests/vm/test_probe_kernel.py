@@ -91,7 +91,7 @@ def test_services_that_are_held_again_and_again_never_miss_three_probes_in_a_row
 def test_what_a_frozen_pod_answers() -> None:
     """A frozen pod answers no HTTP and no exec probe; the kernel answers TCP. After the thaw the pod answers again."""
     states = [state for state in STATES if state.name in ("running", "frozen")]
-    asked = {(one.state, one.kind): one for one in run_liveness(10, states)}  # a slow one may take 1 s
+    asked = {(one.state, one.kind): one for one in run_liveness(4, states)}  # a slow one may take 1 s
 
     assert all(asked["running", kind].answered for kind in ("http", "tcp", "exec"))
     assert asked["frozen", "http"].answered == 0
@@ -99,6 +99,7 @@ def test_what_a_frozen_pod_answers() -> None:
     assert asked["frozen", "tcp"].answered > 0
 
 
+@pytest.mark.long
 def test_a_service_that_never_answers_again_is_killed_and_restarted(parent: Path, tmp_path: Path) -> None:
     """A check of the count itself: a prober that misses a dead service would make the tests above worthless."""
     plan = Plan(services=1, period=10, timeout=1, scale=0.05)

@@ -57,6 +57,7 @@ def kills(pod: Path) -> int:
     return int(fields["oom_kill"])
 
 
+@pytest.mark.long
 def test_kills_are_recorded_and_a_replay_holds_somebody_before(
     node: Node, recording: tuple[subprocess.Popen[str], Path]
 ) -> None:
