@@ -14,6 +14,7 @@ import pytest
 from helpers.crashing import (
     RACES,
     SCENARIOS,
+    TIGHT,
     CgroupState,
     PausableCgroup,
     Race,
@@ -30,6 +31,9 @@ from cgpause.core.model import Mechanism
 from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
 from cgpause.ledger import ledger
 from cgpause.ledger.record import XATTR
+
+ORIGINALS = [("max 100000", 0), ("50000 100000", 20000), (TIGHT, 0)]
+"""Of the originals of tests/ledger: the kernel treats another quota or period as it does these."""
 
 
 @pytest.fixture
@@ -57,7 +61,9 @@ def cgroup(pausable_cgroup: PausableCgroup) -> Iterator[Cgroup]:
         yield opened
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.id)
+@pytest.mark.parametrize(
+    "scenario", [one for one in SCENARIOS if (one.cpu_max, one.burst_us) in ORIGINALS], ids=lambda scenario: scenario.id
+)
 def test_whoever_dies_before_any_step_leaves_a_pod_that_resume_puts_right(
     pausable_cgroup: PausableCgroup, scenario: Scenario
 ) -> None:
@@ -162,7 +168,7 @@ def test_a_held_process_stands_still_and_goes_on(
             assert usage_in(1, cgroup) > 200_000
             ledger.pause(cgroup, request(mechanism))
             time.sleep(0.5)  # freezing takes a moment, and the current period is completed first
-            assert usage_in(5, cgroup) < 500_000  # 1 % of 5 s is 50 ms, but a slow machine's 5 s are longer
+            assert usage_in(2, cgroup) < 200_000  # 1 % of 2 s is 20 ms, but a slow machine's 2 s are longer
             ledger.resume(cgroup)
             assert usage_in(1, cgroup) > 200_000
         finally:
@@ -223,7 +229,7 @@ def test_a_throttled_pod_grows_and_a_frozen_one_does_not(node: Node, growing: Pa
         assert ledger.freeze(cgroup, "it grows")[1]
         wait_until(lambda: frozen(growing.folder), "the freeze")
         before = node.page_faults("web")
-        time.sleep(3)
+        time.sleep(1)
         assert node.page_faults("web") == before
         assert node.held("web") == 10
 

@@ -210,22 +210,3 @@ def test_the_configurations_in_the_manual_are_prometheus_own(tmp_path: Path) -> 
         path = tmp_path / f"{number}.yml"
         path.write_text(text)
         assert "SUCCESS" in promtool("check", "config", path)
-
-
-def test_a_full_run_costs_the_metrics_and_nothing_else(node: Node, start: Start, run_dir: Path) -> None:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(run_dir)], check=True)
-    try:
-        filler = run_dir / "filler"
-        with pytest.raises(OSError, match="No space left"):
-            filler.write_bytes(b"x" * MIB)
-        web, daemon = hold_web(node, start)
-        daemon.wait_for_log('metrics not published file=/run/cgpause/metrics.prom error="No space left on device"')
-        node.resize("filler", 10)
-        node.wait_until_cpu_max(web, "50000 100000")
-        filler.unlink()
-        daemon.wait_for_log("metrics published again")
-        assert daemon.log.count("metrics not published") == 1
-        assert daemon.stop() == 0
-        assert list(run_dir.iterdir()) == []
-    finally:
-        subprocess.run(["umount", str(run_dir)], check=True)

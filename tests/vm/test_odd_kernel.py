@@ -101,8 +101,8 @@ def test_pause_by_hand_in_a_tree_that_kubelet_left_still_ends_at_its_time(node: 
     pod = node.add("web", 10, cpu_max=ORIGINAL)
     daemon = start()
     end_all(node)
-    expires_ns = now_ns() + 90 * S
-    cgpause(node, "pause", "default/web", "--for", "90s")
+    expires_ns = now_ns() + 45 * S
+    cgpause(node, "pause", "default/web", "--for", "45s")
     move(node)
     os.kill(daemon.pid, signal.SIGHUP)  # the signal makes the daemon refresh the tree
 
@@ -186,8 +186,8 @@ def test_clock_that_jumps_neither_ends_nor_prolongs_a_pause(node: Node, start: S
     by_hand = node.add("by-hand", 2, cpu_max=ORIGINAL)
     pod, daemon = paused_web(node, start)
     daemon.wait_for_pause("by-hand")
-    expires_ns = now_ns() + 60 * S
-    cgpause(node, "pause", "default/by-hand", "--for", "60s")
+    expires_ns = now_ns() + 30 * S
+    cgpause(node, "pause", "default/by-hand", "--for", "30s")
     real, since = time.time(), time.monotonic()
     time.clock_settime(time.CLOCK_REALTIME, real + jump_s)
     try:
@@ -210,7 +210,7 @@ def test_suspend_takes_no_pause_from_the_daemon_and_counts_for_one_that_has_a_ti
     daemon.wait_for_pause("by-hand")
     cgpause(node, "pause", "default/by-hand", "--for", "30s")
 
-    slept_s = suspend(120)
+    slept_s = suspend(60)
     assert slept_s > 30
     daemon.wait_for_log('reason="pause expired"')
     wait_until(lambda: cpu_max(by_hand) == ORIGINAL, "the pause by hand to end")

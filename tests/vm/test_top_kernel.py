@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
@@ -99,21 +98,6 @@ def test_under_pressure_it_shows_what_the_daemon_does(node: Node, start: Start, 
     assert cpu_max(web) == "50000 100000"
     assert daemon.stop() == 0
     top.wait_for("DAEMON NOT RUNNING", PATIENCE_S)
-
-
-def test_what_a_pod_grows_by_and_computes_is_shown(node: Node, top: TerminalProgram) -> None:
-    node.add("grower", 10)
-    top.wait_for("default/grower", PATIENCE_S)
-
-    node.resize("grower", 200)
-
-    top.wait_for(lambda _: re.search(r" 2[0-9][0-9]Mi ", top.line_with("▶ default/grower")) is not None, PATIENCE_S)
-    select(top, "default/grower")
-    top.type("e")
-    text = top.wait_for("describe default/grower", PATIENCE_S)
-    assert "cgroup" in text
-    top.wait_for("(cpu.max max 100000)", PATIENCE_S)
-    top.wait_for("0 OOM kills", PATIENCE_S)
 
 
 def test_the_lock_of_a_daemon_is_seen_and_never_in_its_way(node: Node, start: Start) -> None:

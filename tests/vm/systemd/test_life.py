@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 
-import pytest
 from helpers.trees import wait_until
 from vm.installed import (
     CLEANED_UP,
@@ -43,25 +42,6 @@ from cgpause.ledger.record import XATTR
 from cgpause.telemetry.events import MESSAGE_IDS
 
 
-def test_pressure_pauses_in_ascending_order_and_recovery_restores_what_differs(calm: Node) -> None:
-    journal = Journal()
-    calm.tighten()
-    calm.wait_paused()
-
-    assert calm.filler.is_as_before(), "a rule protects it"
-    assert [pod.record and pod.record["original_cpu_max"] for pod in calm.pods] == [
-        "max 100000",
-        "50000 100000",
-        "200000 50000",
-    ]
-    paused = re.findall(r"^paused pod=default/(\w+) .*cpu_max_to=\"1001 100000\"", journal.text(), re.MULTILINE)
-    assert paused == ["small", "medium", "large"]
-    wait_until(lambda: "4 pods, 3 paused" in show("StatusText"), "the status line to say so")
-
-    calm.relax()
-    calm.wait_as_before()
-
-
 def test_upgrade_while_pods_are_held_keeps_originals_and_manual_pauses(calm: Node) -> None:
     run(COMMAND, "pause", "default/small")
     calm.tighten()
@@ -84,9 +64,19 @@ def test_upgrade_while_pods_are_held_keeps_originals_and_manual_pauses(calm: Nod
     run(COMMAND, "resume", "default/small")
 
 
-def test_each_pause_is_in_the_history_and_in_the_journal_with_the_same_fields(calm: Node) -> None:
+def test_pauses_come_in_ascending_order_and_history_and_journal_have_the_same_fields(calm: Node) -> None:
+    journal = Journal()
     calm.tighten()
     calm.wait_paused()
+    assert calm.filler.is_as_before(), "a rule protects it"
+    assert [pod.record and pod.record["original_cpu_max"] for pod in calm.pods] == [
+        "max 100000",
+        "50000 100000",
+        "200000 50000",
+    ]
+    order = re.findall(r"^paused pod=default/(\w+) .*cpu_max_to=\"1001 100000\"", journal.text(), re.MULTILINE)
+    assert order == ["small", "medium", "large"]
+    wait_until(lambda: "4 pods, 3 paused" in show("StatusText"), "the status line to say so")
     running = last_pause("default/large", "active")
     calm.relax()
     calm.wait_as_before()
@@ -119,7 +109,7 @@ def test_what_an_operator_pauses_is_in_both_as_well(calm: Node) -> None:
     assert resumed["CGPAUSE_REASON"] == found["end_reason"]
 
 
-def test_a_full_or_read_only_disk_costs_the_history_and_nothing_else(calm: Node) -> None:
+def test_a_full_disk_costs_the_history_and_nothing_else(calm: Node) -> None:
     run("systemctl", "stop", "cgpause")
     run("mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "none", STATE)
     try:
@@ -139,11 +129,6 @@ def test_a_full_or_read_only_disk_costs_the_history_and_nothing_else(calm: Node)
         journal.wait_for("history written again file=/var/lib/cgpause/history.jsonl lost=")
         for name in ("small", "medium", "large"):
             last_pause(f"default/{name}", "ended")
-
-        journal = Journal()
-        run("mount", "-o", "remount,ro", STATE)
-        pause_and_resume(calm)
-        journal.wait_for('error="Read-only file system"')
     finally:
         run("umount", "--lazy", STATE)
         run("systemctl", "restart", "cgpause")
@@ -165,13 +150,10 @@ def stop_daemon_of_paused_pods(node: Node) -> tuple[int, Journal]:
     return pid, journal
 
 
-@pytest.mark.parametrize("in_its_place", ["nothing", "a file"])
-def test_without_its_folder_the_unit_pauses_and_resumes_all_the_same(calm: Node, in_its_place: str) -> None:
+def test_without_its_folder_the_unit_pauses_and_resumes_all_the_same(calm: Node) -> None:
     """A missing folder, as on a full or read-only /var, must not keep ExecStopPost= from running."""
     run("systemctl", "stop", "cgpause")
     kept = STATE.rename(STATE.with_name("kept"))
-    if in_its_place == "a file":
-        STATE.write_text("")
     try:
         run("systemctl", "start", "cgpause")
         pid, journal = stop_daemon_of_paused_pods(calm)
@@ -180,18 +162,14 @@ def test_without_its_folder_the_unit_pauses_and_resumes_all_the_same(calm: Node,
 
         calm.wait_as_before()
         assert journal.text().count(CLEANED_UP) == 3, "ExecStopPost= did it"
-        advice = "replace" if in_its_place == "a file" else "create"
-        assert f'advice="{advice} /var/lib/cgpause' in journal.text()
-        if in_its_place == "a file":
-            assert "no history will be kept: /var/lib/cgpause" in install("--wheels", WHEELS)
-        else:
-            assert "there is no folder /var/lib/cgpause" in run(COMMAND, "history")
-            install("--wheels", WHEELS)
-            assert (STATE.stat().st_mode & 0o7777, STATE.stat().st_uid) == (0o700, 0)
-            pause_and_resume(calm)
-            last_pause("default/large", "ended")
+        assert 'advice="create /var/lib/cgpause' in journal.text()
+        assert "there is no folder /var/lib/cgpause" in run(COMMAND, "history")
+        install("--wheels", WHEELS)
+        assert (STATE.stat().st_mode & 0o7777, STATE.stat().st_uid) == (0o700, 0)
+        pause_and_resume(calm)
+        last_pause("default/large", "ended")
     finally:
-        shutil.rmtree(STATE) if STATE.is_dir() else STATE.unlink(missing_ok=True)
+        shutil.rmtree(STATE, ignore_errors=True)
         kept.rename(STATE)
         run("systemctl", "restart", "cgpause")
 
@@ -218,18 +196,22 @@ def test_pause_is_asserted_again_after_daemon_reload(calm: Node) -> None:
     calm.wait_as_before()
 
 
-def test_killed_daemon_leaves_nobody_paused_and_comes_back(calm: Node) -> None:
-    pid, journal = stop_daemon_of_paused_pods(calm)
+def test_killed_daemon_leaves_nobody_paused_and_comes_back_with_each_of_its_options(calm: Node) -> None:
+    with unit_options(f"--verbose --run-dir {RUN} --config {CONFIG}"):
+        run("systemctl", "restart", "cgpause")
+        run("systemctl", "reload", "cgpause")
+        pid, journal = stop_daemon_of_paused_pods(calm)
 
-    kill_and_wait_for_the_next(pid)
+        kill_and_wait_for_the_next(pid)
 
-    calm.wait_as_before()
+        calm.wait_as_before()
     said = journal.text()
     assert said.count(CLEANED_UP) == 3, "ExecStopPost= did it"
     assert said.index(CLEANED_UP) < said.index("started version=")
     last = [last_pause(f"default/{name}", "ended") for name in ("small", "medium", "large")]
     assert {pause["result"] for pause in last} == {"crashed"}
     assert all(pause["paused_s"] is not None and pause["start"] is not None for pause in last)
+    assert systemd_is_up_to_date()
 
 
 def test_daemon_killed_under_pressure_pauses_anew_and_keeps_the_originals(calm: Node) -> None:
@@ -301,20 +283,8 @@ def kill_while_pods_are_held(node: Node) -> str:
     return journal.text()
 
 
-def test_every_option_of_the_daemon_goes_with_reload_and_clean_up(calm: Node) -> None:
-    with unit_options(f"--verbose --run-dir {RUN} --config {CONFIG}"):
-        run("systemctl", "restart", "cgpause")
-        run("systemctl", "reload", "cgpause")
-
-        said = kill_while_pods_are_held(calm)
-
-    assert said.count(CLEANED_UP) == 3, said
-    assert systemd_is_up_to_date()
-
-
-@pytest.mark.parametrize("how", ["gone", "another"])
-def test_pods_are_resumed_although_the_python_of_the_environment_went_with_an_upgrade(calm: Node, how: str) -> None:
-    with python_upgraded(how):
+def test_pods_are_resumed_although_the_python_of_the_environment_went_with_an_upgrade(calm: Node) -> None:
+    with python_upgraded("gone"):
         said = kill_while_pods_are_held(calm)
 
     assert said.count(CLEANED_UP) == 3, said
@@ -354,7 +324,7 @@ def test_a_unit_that_is_turned_away_leaves_alone_what_the_first_daemon_holds(cal
 
         run("systemctl", "start", "cgpause", status=1)
         # Each try says it twice: in the daemon, and in ExecStopPost=.
-        wait_until(lambda: journal.text().count("stop it first (systemctl stop cgpause)") >= 6, "a third try")
+        wait_until(lambda: journal.text().count("stop it first (systemctl stop cgpause)") >= 4, "a second try")
 
         assert state() == before
         assert CLEANED_UP not in journal.text()
