@@ -100,7 +100,7 @@ class Classifier:
         A process was started in it from outside, or a connection to it was refused.
         """
         tracked.signs.probed = True
-        self.kinds.probed(tracked.pod.controller)
+        self.kinds.note_probed(tracked.pod.controller)
         self.classify(tracked, at_ns)
 
     def disbelieve_probes(self, tracked: TrackedPod, at_ns: int) -> None:
@@ -138,7 +138,9 @@ class Classifier:
         signs, name = left.signs, left.pod.controller
         if signs.listens or signs.probed or signs.ruled is not PodClass.AUTO:
             return
-        is_new = self.kinds.ended(name) if signs.was_silent else signs.has_program and self.kinds.was_silent(name, 0.0)
+        is_new = (
+            self.kinds.note_ended(name) if signs.was_silent else signs.has_program and self.kinds.note_silent(name, 0.0)
+        )
         if is_new:
             self._classify_silent(at_ns)
 
@@ -156,16 +158,16 @@ class Classifier:
         controller = tracked.pod.controller
         if tracked.signs.listens:
             tracked.signs.made_batch_ns = 0
-            self.kinds.listened(controller)
+            self.kinds.note_listening(controller)
             return
         if tracked.signs.probed:
-            self.kinds.probed(controller)
+            self.kinds.note_probed(controller)
             return
         silent_s = tracked.ran_s(at_ns)
         if silent_s < STARTING_S:
             return
         tracked.signs.was_silent = True
-        if self.kinds.was_silent(controller, silent_s):
+        if self.kinds.note_silent(controller, silent_s):
             if self.kinds.is_batch(controller):
                 tracked.signs.made_batch_ns = at_ns
             self._classify_silent(at_ns)

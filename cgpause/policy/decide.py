@@ -73,7 +73,7 @@ class Decision(NamedTuple):
 class _Sorted:
     """The pods of a sample, grouped by the actions that are allowed on them; `candidates` are in rank order."""
 
-    ended: list[Action]
+    resumes: list[Action]
     candidates: list[PodUsage]
     paused: list[PodUsage]
     """Pods that the daemon has paused and that may stay paused."""
@@ -176,7 +176,7 @@ def decide_on_all(
         left_bytes = seen.left_bytes
         after = State(stretches, watermark_state, reserve.with_peaks(state.reserve.growths.peaks), seen.fill)
     late = _freezes(parts.paused, {action.pod.cgroup for action in chosen}, at_ns, config)
-    actions = (*parts.ended, *late, *chosen)
+    actions = (*parts.resumes, *late, *chosen)
     _mark_resumed(stretches, actions, parts.turn)
     next_ns = _next_ns(seen.fill, sample, left_bytes, parts.paused, stretches, config)
     # If one pod runs alone, there is no other to pause; if several run, each sample may pause one of them.
@@ -284,7 +284,7 @@ def _sort(
                 end = Result.TIME, hold.spent_text(pod, config.hold)
             if end is not None:
                 result, reason = end
-                parts.ended.append(Resume(pod, reason, result))
+                parts.resumes.append(Resume(pod, reason, result))
                 parts.unstoppable.append((usage, config.hold.min_run_s))
             elif hold.paused_by_daemon(pod):
                 parts.paused.append(usage)
@@ -329,7 +329,7 @@ def _take_turns(
             parts.turn = usage.pod.cgroup
             reason += ", and it is its turn"
         left -= claim
-        parts.ended.append(Resume(usage.pod, reason, Result.TIME))
+        parts.resumes.append(Resume(usage.pod, reason, Result.TIME))
         parts.unstoppable.append((usage, config.hold.min_run_s))
 
 

@@ -71,13 +71,13 @@ class Terms:
     idle_share: float
     """Idle CPUs, averaged over about a second, from 0 (every CPU is busy) to 1 (at least one is idle). Each second of a
     pause costs this many seconds of work."""
-    charges: int = field(init=False)
+    noise: int = field(init=False)
     """`noise_bytes` of these CPUs."""
     active_bytes: float = field(init=False)
     """The smallest surge that is worth a pause, in bytes."""
 
     def __post_init__(self) -> None:
-        self.charges = noise_bytes(self.cpus)
+        self.noise = noise_bytes(self.cpus)
         self.active_bytes = self.capacity_bytes * LITTLE_PCT / 100
 
 
@@ -163,7 +163,7 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
     else:
         worst = granted = need
         basis = Basis.NOTHING if not rate else _RATE if need < claim else Basis.LIMIT
-    large = large_bytes(growth.top, terms.capacity_bytes, terms.charges)
+    large = large_bytes(growth.top, terms.capacity_bytes, terms.noise)
     if beyond and growth.recorded and used <= growth.low + large and not (is_paused or newcomer):
         # It has just freed memory, or still does while it ends: frozen, it would keep what the next pod needs. For pods
         # with a limit it costs time: simulated bursts take 6 % longer, with 292 kills instead of 303 (24 seeds).

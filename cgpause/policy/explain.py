@@ -26,7 +26,7 @@ class Verdict:
     """The pod's amounts under the reserve policy; `why` has the same in words."""
     acts: bool = False
     """Whether the decision acts on the pod."""
-    spared: str = ""
+    blocked: str = ""
     """Reason why a running pod may not be paused now; "" if it may."""
 
     @property

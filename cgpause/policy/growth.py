@@ -214,7 +214,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:
         key, old = pod.cgroup, find(pod.cgroup)
         if pod.controller is not None and key not in growths.controllers:  # kubelet may make its log folder late
             named[key] = pod.controller
-        if old is not None and can_learn and _stands_still(old, usage, interval):
+        if old is not None and can_learn and not old.rate and _stands_still(old, usage, interval):
             continue
         still[place] = None
         if old is None:
@@ -303,7 +303,7 @@ def begin(usage: PodUsage, at_ns: int, *, is_first: bool) -> Growth:
 
 
 def _stands_still(old: Growth, usage: PodUsage, interval: _Interval) -> bool:
-    """Return whether a pod has moved by noise only, and nothing else has to be followed.
+    """Return whether a pod without a rate has moved by noise only, and nothing else has to be followed.
 
     Such a pod costs only this comparison; with unchanged usage even that is skipped.
     """
@@ -312,8 +312,7 @@ def _stands_still(old: Growth, usage: PodUsage, interval: _Interval) -> bool:
     used = current - reclaimable if current > reclaimable else 0
     top = old.top
     return (
-        not old.rate
-        and old.admitted
+        old.admitted
         and pod.paused is None
         and not old.excused
         and not old.may_take_first_memory()
@@ -389,10 +388,11 @@ def _grow(old: Growth, used: int, surge: int, surge_ns: int, interval: _Interval
     counted = grown if grown > 0 and surge > noise else 0
     flow, squares = _average(old.flow, old.squares, counted, interval.weights)
     grew = grown > noise
-    if grew:
-        rate = max(rate, grown * NS_PER_S / interval.elapsed_ns)
-    elif counted:
-        rate = max(rate, (surge - noise) * NS_PER_S / max(surge_ns, NS_PER_S))
+    if counted:
+        latest = (
+            grown * NS_PER_S / interval.elapsed_ns if grew else (surge - noise) * NS_PER_S / max(surge_ns, NS_PER_S)
+        )
+        rate = latest if latest > rate else rate
     return _remembered(rate), flow, squares, grew
 
 

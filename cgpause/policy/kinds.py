@@ -35,26 +35,26 @@ class Kinds:
         """Return a copy of all workloads, oldest first: True for a service, False for batch, None for silent so far."""
         return dict(self._known)
 
-    def listened(self, controller: str | None) -> None:
+    def note_listening(self, controller: str | None) -> None:
         """Remember a workload as a service, because a pod of it listens."""
         self._set(controller, known=True)
         if controller is not None:
             self._heard.add(controller)
 
-    def probed(self, controller: str | None) -> None:
+    def note_probed(self, controller: str | None) -> None:
         """Remember a workload as a service, because a pod of it was probed; that can be `kubectl exec` in batch."""
         self._set(controller, known=True)
 
-    def was_silent(self, controller: str | None, seconds: float) -> bool:
+    def note_silent(self, controller: str | None, seconds: float) -> bool:
         """Note that a pod ran for `seconds` s without listening: from FIRM_S on its workload is certainly batch.
 
         Before that a new workload becomes silent so far. A service stays one. Return whether anything changed.
         """
         if seconds >= FIRM_S:
-            return self.ended(controller)
+            return self.note_ended(controller)
         return controller not in self._known and self._set(controller, known=None)
 
-    def ended(self, controller: str | None) -> bool:
+    def note_ended(self, controller: str | None) -> bool:
         """Make a workload certainly batch, unless it is known as a service; return whether that is new.
 
         For the end of a pod that was found not to listen, and for one that did not listen for FIRM_S.

@@ -202,9 +202,10 @@ def step(
     spare = SPARE * (1 - terms.idle_share)
     served = serve(demands, left, capacity * MARGIN_PCT / 100, state.first, all_places, spare)
     # 3. The cost of the pauses, and the pods that it excuses.
-    waiting = _waiting(demands, served)
-    cost = _charge(state, sample, demands, waiting, unsafe=served.unsafe)
-    excused = _excuse(demands, waiting, growths, cost.cost_s, left, served.first, is_futile=cost.is_futile)
+    active = [one for one in demands if one.active]
+    waiting = _waiting(active, served)
+    cost = _charge(state, sample, len(active) - len(waiting), waiting, unsafe=served.unsafe)
+    excused = _excuse(active, waiting, growths, cost.cost_s, left, served.first, is_futile=cost.is_futile)
     places = _with_excused([*(fixed if all_places else ()), *served.places], excused, grantable)
     # 4. The actions, and the next state.
     grants = Grants(grantable, tuple(places), served.left_bytes, served.unsafe)
@@ -256,10 +257,10 @@ def _demands(usages: Sequence[PodUsage], growths: Growths, terms: Terms) -> list
     return demands
 
 
-def _waiting(demands: Sequence[Demand], served: Served) -> list[Demand]:
-    """Return the growing paused pods that stay paused."""
+def _waiting(active: Sequence[Demand], served: Served) -> list[Demand]:
+    """Return the growing pods that stay paused."""
     resumed = {place.usage.pod.cgroup for place in served.places if place.runs}
-    return [one for one in demands if one.is_paused and one.active and one.usage.pod.cgroup not in resumed]
+    return [one for one in active if one.is_paused and one.usage.pod.cgroup not in resumed]
 
 
 class _Cost(NamedTuple):
@@ -273,13 +274,13 @@ class _Cost(NamedTuple):
     """Whether the kernel killed all the same, so that pauses prevent little."""
 
 
-def _charge(
-    state: ReserveState, sample: Sample, demands: Sequence[Demand], waiting: Sequence[Demand], *, unsafe: bool
-) -> _Cost:
-    """Add the time that waiting pods lost since the last sample, less what freed memory pays off."""
+def _charge(state: ReserveState, sample: Sample, running: int, waiting: Sequence[Demand], *, unsafe: bool) -> _Cost:
+    """Add the time that waiting pods lost since the last sample beside `running` growing ones, less what is paid off.
+
+    Freed memory pays off costs (`_cost_after_freeing_s`).
+    """
     if not waiting:
         return _Cost(0.0, sample.limit_kills, is_futile=False)
-    running = len([None for one in demands if one.active]) - len(waiting)
     runnable = runnable_pods(state.idle_cpus, sample.cpus, running, len(waiting))
     kept_s = _cost_after_freeing_s(state, waiting)
     kills_before = state.kills_before if kept_s and state.kills_before is not None else sample.limit_kills
@@ -356,11 +357,11 @@ def _cost_after_freeing_s(state: ReserveState, waiting: Sequence[Demand]) -> flo
 
 
 def _excuse(
-    demands: Sequence[Demand],
+    active: Sequence[Demand],
     waiting: Sequence[Demand],
     growths: Growths,
     cost_s: float,
-    grantable: float,
+    left: float,
     first: CgroupId | None,
     *,
     is_futile: bool,
@@ -368,13 +369,13 @@ def _excuse(
     """Return the pods to run from now on until they give back, mostly one or none (the ski-rental rule).
 
     The pod has the highest priority of those that wait. Once pauses have cost a restart, its expected demand has to fit
-    into `grantable` bytes beside the worst demand of the pod `first` and the expected demands of the excused ones. Once
+    into `left` bytes beside the worst demand of the pod `first` and the expected demands of the excused ones. Once
     they have cost PATIENCE restarts, it need not fit; if the pauses also were futile, all waiting pods of its priority
     run.
     """
     if not waiting or cost_s < BACKOFF_S:
         return ()
-    ran_s = [growths.pods[one.usage.pod.cgroup].ran_ns / NS_PER_S for one in demands if one.active]
+    ran_s = [growths.pods[one.usage.pod.cgroup].ran_ns / NS_PER_S for one in active]
     saving_s = BACKOFF_S + fmean(ran_s)
     if cost_s < saving_s:
         return ()
@@ -382,12 +383,12 @@ def _excuse(
     if cost_s >= PATIENCE * saving_s:
         priority = one.usage.pod.priority
         return [other for other in waiting if other.usage.pod.priority == priority] if is_futile else (one,)
-    for other in demands:
+    for other in active:
         if other.usage.pod.cgroup == first:
-            grantable -= other.worst
-        elif other.excused and other.active and not other.is_paused:
-            grantable -= other.granted
-    return (one,) if one.granted <= grantable else ()
+            left -= other.worst
+        elif other.excused and not other.is_paused:
+            left -= other.granted
+    return (one,) if one.granted <= left else ()
 
 
 def _marked(growths: Growths, admitted: Iterable[CgroupId], excused: Iterable[CgroupId]) -> Growths:

@@ -115,9 +115,10 @@ def serve(
 
     The result has the places of the paused pods and of those that must not run; with `all_pods` those of all pods.
     """
-    first, unsafe = _first(demands, left, margin, was_first)
-    slack, blocked = way(demands, left, first)
-    overdue, running = _overdue(demands, first, blocked), Growing()
+    active = [one for one in demands if one.active]
+    first, unsafe = _first(active or [one for one in demands if one.need > one.large_drop], left, margin, was_first)
+    slack, blocked = way(active, left, first, alone=len(demands) == 1)
+    overdue, running = _overdue(active, first, blocked), Growing()
     places: list[Place] = []
     admitted: set[CgroupId] = set()
     for one in demands:
@@ -127,7 +128,8 @@ def serve(
             continue
         runs, need, fits_in, added = True, one.worst, left, one
         if one is first:
-            running.promise(one, one.worst)  # the slack leaves its growth out already
+            # The slack leaves its growth out already.
+            running.promised += one.worst if one.active and not one.is_service else 0.0
         elif one.excused:
             running.add(one, total)
         else:
@@ -180,19 +182,18 @@ class Way(NamedTuple):
     """Pods whose demand does not fit even after the pods before them have given back."""
 
 
-def way(demands: Sequence[Demand], left: float, first: Demand | None) -> Way:
-    """Let `demands` reach their peaks one after another, nearest first, from `left` bytes of headroom.
+def way(active: Sequence[Demand], left: float, first: Demand | None, *, alone: bool = False) -> Way:
+    """Let growing pods reach their peaks one after another, nearest first, from `left` bytes of headroom.
 
     The first pod takes its worst demand, each other its grant. Then each gives that back, and `returns` besides.
     Services are left out: they never end, so they give nothing back. Also left out is a pod whose growth counts with
-    its whole grant (`counted`): its peak is already covered.
+    its whole grant (`counted`): its peak is already covered. `alone` is whether there is no other demand but the first.
     """
-    slack = left if first is None else left - first.worst - (first.beyond if len(demands) > 1 else 0.0)
+    slack = left if first is None else left - first.worst - (0.0 if alone else first.beyond)
     if first is not None:
         left += first.returns
     blocked: set[CgroupId] = set()
-    others = [one for one in demands if one.active and one is not first and not one.is_service]
-    for one in sorted(others, key=_worst):
+    for one in sorted([one for one in active if one is not first and not one.is_service], key=_worst):
         if one.counted >= one.granted:
             continue
         if one.granted > left:
@@ -226,28 +227,20 @@ class Growing:
         self.bytes = after
         self.mean += one.counted
         self.variance += one.variance
-        self.promise(one, one.granted)
-
-    def promise(self, one: Demand, amount: float) -> None:
-        """Count the bytes that a running pod is to take, if it grows; a service gives nothing back, so it has none."""
-        if one.active and not one.is_service:
-            self.promised += amount
+        if one.active and not one.is_service:  # a service gives nothing back
+            self.promised += one.granted
 
 
 def _worst(one: Demand) -> float:
     return one.worst
 
 
-def _overdue(demands: Sequence[Demand], first: Demand | None, blocked: Container[CgroupId]) -> Demand | None:
+def _overdue(active: Sequence[Demand], first: Demand | None, blocked: Container[CgroupId]) -> Demand | None:
     """Return the pod paused longest, if overdue: no other paused pod but the first takes the memory that it needs."""
     overdue = [
         one
-        for one in demands
-        if one.is_overdue
-        and one.active
-        and one is not first
-        and not one.excused
-        and one.usage.pod.cgroup not in blocked
+        for one in active
+        if one.is_overdue and one is not first and not one.excused and one.usage.pod.cgroup not in blocked
     ]
     return min(overdue, key=_paused_since, default=None)
 
@@ -258,10 +251,9 @@ def _paused_since(one: Demand) -> int:
 
 
 def _first(
-    demands: Sequence[Demand], left: float, margin: float, was_first: CgroupId | None
+    wanting: Sequence[Demand], left: float, margin: float, was_first: CgroupId | None
 ) -> tuple[Demand | None, bool]:
     """Return the pod that gets its worst demand reserved, and whether that demand exceeds the headroom (unsafe)."""
-    wanting = [one for one in demands if one.active] or [one for one in demands if one.need > one.large_drop]
     # A service never ends, so it does not give its memory back: batch goes first if there is any.
     wanting = [one for one in wanting if not one.is_service] or wanting
     if not wanting:

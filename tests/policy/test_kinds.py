@@ -15,8 +15,8 @@ def test_nothing_is_known_of_a_new_workload() -> None:
 
 def test_silence_makes_batch_with_care_where_other_pods_can_be_paused() -> None:
     kinds = Kinds()
-    kinds.was_silent("default/slow", FIRM_S - 0.1)
-    kinds.ended("default/job")
+    kinds.note_silent("default/slow", FIRM_S - 0.1)
+    kinds.note_ended("default/job")
     assert kinds.is_silent("default/slow")
     assert kinds.of_silent("default/slow", FIRM_S - 0.1) is PodKind.STARTING
     assert kinds.of_silent("default/slow", FIRM_S) is PodKind.BATCH
@@ -26,14 +26,14 @@ def test_silence_makes_batch_with_care_where_other_pods_can_be_paused() -> None:
 
 def test_a_pod_that_was_silent_for_long_enough_makes_its_workload_certain() -> None:
     kinds = Kinds()
-    kinds.was_silent("default/job", FIRM_S)
+    kinds.note_silent("default/job", FIRM_S)
     assert kinds.of_silent("default/other", 0.0) is PodKind.STARTING
     assert kinds.of_silent("default/job", 0.0) is PodKind.BATCH
 
 
 def test_a_silent_pod_of_a_service_is_starting_for_as_long_as_it_is_silent() -> None:
     kinds = Kinds()
-    kinds.listened("default/web")
+    kinds.note_listening("default/web")
     assert kinds.of_silent("default/web", 0.0) is PodKind.STARTING
     assert kinds.of_silent("default/web", 10 * FIRM_S) is PodKind.STARTING
     assert kinds.of_silent("default/other", 0.0) is PodKind.BATCH
@@ -42,7 +42,7 @@ def test_a_silent_pod_of_a_service_is_starting_for_as_long_as_it_is_silent() -> 
 def test_a_silent_pod_of_a_workload_that_was_only_probed_is_batch() -> None:
     """It may be `kubectl exec` in a job."""
     kinds = Kinds({"default/before": True})
-    kinds.probed("default/job")
+    kinds.note_probed("default/job")
     assert kinds.known() == {"default/before": True, "default/job": True}
     assert kinds.of_silent("default/job", FIRM_S) is PodKind.BATCH
     assert kinds.of_silent("default/before", FIRM_S) is PodKind.BATCH, "until a pod of it listens again"
@@ -50,10 +50,10 @@ def test_a_silent_pod_of_a_workload_that_was_only_probed_is_batch() -> None:
 
 def test_a_workload_that_listened_once_stays_a_service() -> None:
     kinds = Kinds()
-    kinds.ended("default/web")
-    kinds.listened("default/web")
-    kinds.was_silent("default/web", FIRM_S)
-    kinds.ended("default/web")
+    kinds.note_ended("default/web")
+    kinds.note_listening("default/web")
+    kinds.note_silent("default/web", FIRM_S)
+    kinds.note_ended("default/web")
     assert not kinds.is_silent("default/web")
     assert kinds.of_silent("default/other", 0.0) is PodKind.BATCH  # no kind is certain any more
 
@@ -61,7 +61,7 @@ def test_a_workload_that_listened_once_stays_a_service() -> None:
 def test_a_thousand_workloads_are_remembered_the_oldest_go_first() -> None:
     kinds = Kinds()
     for number in range(1001):
-        kinds.ended(f"default/job{number}")
+        kinds.note_ended(f"default/job{number}")
     assert not kinds.is_silent("default/job0")
     assert kinds.is_silent("default/job1")
     assert kinds.of_silent("default/new", 0.0) is PodKind.STARTING
@@ -71,16 +71,16 @@ def test_a_workload_that_is_met_again_is_not_the_first_to_go() -> None:
     """Runs with names of their own (workflows, CI) would push out the services that were there first."""
     kinds = Kinds({"default/web": True, "default/old": False})
     for number in range(1500):
-        kinds.ended(f"default/run{number}")
-        kinds.listened("default/web")
+        kinds.note_ended(f"default/run{number}")
+        kinds.note_listening("default/web")
     assert kinds.known()["default/web"] is True
     assert "default/old" not in kinds.known()
 
 
 def test_a_workload_that_becomes_a_service_is_not_the_first_to_go() -> None:
     kinds = Kinds({"default/web": None, **{f"default/run{number}": False for number in range(KEPT - 1)}})
-    kinds.listened("default/web")
-    kinds.ended("default/new")
+    kinds.note_listening("default/web")
+    kinds.note_ended("default/new")
     assert kinds.known()["default/web"] is True
     assert "default/run0" not in kinds.known()
 
@@ -91,38 +91,38 @@ def test_what_was_known_counts_again() -> None:
     assert kinds.of_silent("default/job", 0.0) is PodKind.BATCH
     assert kinds.of_silent("default/slow", 0.0) is PodKind.STARTING, "for another one is batch for certain"
     assert not kinds.is_silent("default/web")
-    kinds.listened("default/job")
+    kinds.note_listening("default/job")
     assert kinds.of_silent("default/slow", 0.0) is PodKind.BATCH, "none is certain any more"
 
 
 def test_services_known_from_before_make_no_workload_certain() -> None:
     kinds = Kinds({"default/web": True, "default/shop": True})
     assert kinds.of_silent("default/new", 0.0) is PodKind.BATCH, "there is no other pod to pause instead"
-    kinds.ended("default/job")
+    kinds.note_ended("default/job")
     assert kinds.of_silent("default/new", 0.0) is PodKind.STARTING
     assert kinds.of_silent("default/new", FIRM_S + 1) is PodKind.BATCH
 
 
 def test_what_is_known_is_a_copy_and_changes_only_with_something_new() -> None:
     kinds = Kinds({"default/web": True})
-    kinds.listened("default/web")
-    assert not kinds.ended("default/web")
-    assert not kinds.was_silent("default/web", FIRM_S)
-    kinds.listened(None)
+    kinds.note_listening("default/web")
+    assert not kinds.note_ended("default/web")
+    assert not kinds.note_silent("default/web", FIRM_S)
+    kinds.note_listening(None)
     assert kinds.known() == {"default/web": True}
-    silent = [kinds.was_silent("default/job", seconds) for seconds in (1.0, 2.0, FIRM_S, FIRM_S + 1)]
+    silent = [kinds.note_silent("default/job", seconds) for seconds in (1.0, 2.0, FIRM_S, FIRM_S + 1)]
     assert silent == [True, False, True, False]
     known = kinds.known()
-    kinds.listened("default/job")
+    kinds.note_listening("default/job")
     assert (known["default/job"], kinds.known()["default/job"]) == (False, True)
 
 
 def test_what_is_certain_is_not_forgotten_for_a_pod_that_is_young() -> None:
     kinds = Kinds()
-    kinds.ended("default/job")
-    kinds.was_silent("default/job", 1.0)
-    kinds.listened("default/web")
-    kinds.was_silent("default/web", 1.0)
+    kinds.note_ended("default/job")
+    kinds.note_silent("default/job", 1.0)
+    kinds.note_listening("default/web")
+    kinds.note_silent("default/web", 1.0)
     assert kinds.of_silent("default/job", 0.0) is PodKind.BATCH
     assert not kinds.is_silent("default/web")
     assert kinds.of_silent("default/web", 0.0) is PodKind.STARTING
@@ -131,40 +131,40 @@ def test_what_is_certain_is_not_forgotten_for_a_pod_that_is_young() -> None:
 def test_a_workload_counts_as_batch_once_however_many_of_its_pods_have_ended() -> None:
     kinds = Kinds()
     for _ in range(3):
-        kinds.ended("default/job")
+        kinds.note_ended("default/job")
     assert kinds.of_silent("default/other", 0.0) is PodKind.STARTING
-    kinds.listened("default/job")
+    kinds.note_listening("default/job")
     assert kinds.of_silent("default/other", 0.0) is PodKind.BATCH
 
 
 def test_pods_without_a_controller_teach_nothing() -> None:
     kinds = Kinds()
-    kinds.listened(None)
-    kinds.ended(None)
-    kinds.was_silent(None, FIRM_S)
-    kinds.was_silent(None, 1.0)
+    kinds.note_listening(None)
+    kinds.note_ended(None)
+    kinds.note_silent(None, FIRM_S)
+    kinds.note_silent(None, 1.0)
     assert not kinds.is_silent(None)
     assert kinds.of_silent(None, 0.0) is PodKind.BATCH
-    kinds.ended("default/job")
+    kinds.note_ended("default/job")
     assert kinds.of_silent(None, FIRM_S) is PodKind.BATCH
 
 
 def test_what_is_forgotten_is_no_longer_certain() -> None:
     kinds = Kinds()
-    kinds.ended("default/job")
+    kinds.note_ended("default/job")
     for number in range(999):
-        kinds.listened(f"default/web{number}")
+        kinds.note_listening(f"default/web{number}")
     assert kinds.of_silent("default/other", 0.0) is PodKind.STARTING
-    kinds.listened("default/web")
+    kinds.note_listening("default/web")
     assert kinds.of_silent("default/other", 0.0) is PodKind.BATCH
 
 
 def test_a_service_that_is_forgotten_leaves_what_is_certain() -> None:
     kinds = Kinds()
-    kinds.listened("default/web")
+    kinds.note_listening("default/web")
     for number in range(999):
-        kinds.was_silent(f"default/new{number}", 1.0)
-    kinds.ended("default/job")
+        kinds.note_silent(f"default/new{number}", 1.0)
+    kinds.note_ended("default/job")
     assert kinds.of_silent("default/other", 0.0) is PodKind.STARTING
-    kinds.listened("default/job")
+    kinds.note_listening("default/job")
     assert kinds.of_silent("default/other", 0.0) is PodKind.BATCH

@@ -185,7 +185,7 @@ def test_while_a_cpu_is_idle_a_pod_with_a_known_peak_begins_beside_the_first_one
 
 def test_a_first_pod_that_is_alone_leaves_nothing_beyond_its_demand() -> None:
     first = want("a", 100, beyond=20 * MIB)
-    assert way([first], 130 * MIB, first).slack == 30 * MIB
+    assert way([first], 130 * MIB, first, alone=True).slack == 30 * MIB
     assert way([first, want("b", 1)], 130 * MIB, first).slack == 10 * MIB
 
 
@@ -312,7 +312,6 @@ def test_an_excused_pod_runs_and_only_its_growth_is_reserved() -> None:
         pytest.param(50, (want("c", 70), want("b", 20, returns=30)), 10, "", id="nearest-first"),
         pytest.param(50, (want("b", 60, returns=90), want("c", 70)), 50, "bc", id="a-blocked-pod-gives-nothing-back"),
         pytest.param(50, (want("b", 40, 20),), 30, "", id="at-its-expected-demand"),
-        pytest.param(50, (want("b", 20, active=False),), 50, "", id="not-active"),
         pytest.param(50, (want("b", 20, is_service=True),), 50, "", id="services-do-not-count"),
         pytest.param(50, (want("b", 60, need=60),), 50, "", id="nor-a-pod-with-its-whole-demand-reserved"),
     ],

@@ -108,7 +108,7 @@ def _facts(seen: SeenPod, snapshot: NodeView, detail: PodDetail | None) -> Itera
     elif (
         verdict.why
         and verdict.place is None
-        and not verdict.spared
+        and not verdict.blocked
         and not (snapshot.daemon.state is DaemonState.RUNNING and verdict.acts)
     ):
         yield "verdict", verdict.text, ""

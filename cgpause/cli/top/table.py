@@ -105,7 +105,7 @@ def state_text(seen: SeenPod, snapshot: NodeView) -> tuple[str, str]:
     if verdict.place is not None and verdict.place.first:
         return state, "goes first"
     # An action that a running daemon has not taken is not its decision.
-    return state, "" if verdict.acts else verdict.spared
+    return state, "" if verdict.acts else verdict.blocked
 
 
 def _why_paused(record: PauseRecord, at_ns: int) -> str:

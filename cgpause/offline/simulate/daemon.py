@@ -311,7 +311,7 @@ class SimDaemon:
             self._ask_in(pod, max(STARTING_S - silent_s, 1.0))  # it was paused while it started
             return
         self._silent.add(pod)
-        is_new = self._kinds.was_silent(facts.controller, silent_s)
+        is_new = self._kinds.note_silent(facts.controller, silent_s)
         self._classify_silent(self._engine.pods if is_new else [pod])
         if is_service or silent_s < FIRM_S:
             self._ask_in(pod, _ASK_S)
@@ -319,7 +319,7 @@ class SimDaemon:
     def _find_service(self, pod: SimPod, facts: Pod) -> None:
         self._quiet = None
         self._services.add(pod)
-        self._kinds.listened(facts.controller)
+        self._kinds.note_listening(facts.controller)
         pod.facts = replace(facts, kind=PodKind.SERVICE)
 
     def _classify_silent(self, pods: Iterable[SimPod]) -> None:
@@ -378,5 +378,5 @@ class SimDaemon:
         if pod.kind is not PodKind.BATCH or pod.facts is None:
             return
         name = pod.facts.controller
-        if self._kinds.ended(name) if pod in self._silent else self._kinds.was_silent(name, 0.0):
+        if self._kinds.note_ended(name) if pod in self._silent else self._kinds.note_silent(name, 0.0):
             self._classify_silent(self._engine.pods)

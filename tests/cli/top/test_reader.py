@@ -218,7 +218,7 @@ def test_a_pod_that_the_daemon_resumed_may_be_paused_again(crowd: list[Path], tr
     with Cgroup(str(tree.root), waiting.key.path) as cgroup:
         ledger.resume(cgroup)
 
-    assert next(pod for pod in reader.read(11 * S).pods if pod.key == waiting.key).verdict.spared == ""
+    assert next(pod for pod in reader.read(11 * S).pods if pod.key == waiting.key).verdict.blocked == ""
 
 
 def test_pods_come_and_go(tree: FakeTree, reader: Reader) -> None:

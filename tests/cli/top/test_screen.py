@@ -153,8 +153,8 @@ def test_a_pod_that_the_daemon_keeps_paused_shows_the_daemons_decision_and_no_ot
         assert "fits again" not in text
 
 
-def test_the_reason_why_a_pod_is_spared_is_said_once() -> None:
-    pod = make_pod("default/web", place=None, rank=None, why="too new", spared="too new")
+def test_the_reason_why_a_pod_cannot_be_paused_is_said_once() -> None:
+    pod = make_pod("default/web", place=None, rank=None, why="too new", blocked="too new")
     text = "\n".join(text_of(render(make_snapshot(pod), Ui(selected=pod.key, describing=True), 120, 40)))
 
     assert text.count("too new") == 1
