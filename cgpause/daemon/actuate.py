@@ -27,6 +27,7 @@ from cgpause.kernel.logfmt import fields
 from cgpause.kernel.process import SpareDescriptors
 from cgpause.kernel.systemd import original_from_systemd
 from cgpause.ledger import ledger
+from cgpause.ledger.ledger import LOOP_LOCK_WAIT_S
 from cgpause.ledger.plan import PauseRequest
 from cgpause.pods.containers import kill_containers
 from cgpause.pods.tracked import TrackedPod
@@ -37,8 +38,6 @@ from cgpause.telemetry.recorder import tell
 
 log = logging.getLogger(__name__)
 
-_BUSY_WAIT_S = 0.05
-"""Longest wait for a pod's lock: the loop must not wait, and the next tick decides again."""
 _RETRY_NS = 60 * NS_PER_S
 """Shortest time for which a pod is protected after a failure, such as the kernel's refusal to pause it."""
 
@@ -95,7 +94,7 @@ class Actuator:
         result: Result = Result.ROOM,
         *,
         used_pct: float | None = None,
-        wait_s: float = _BUSY_WAIT_S,
+        wait_s: float = LOOP_LOCK_WAIT_S,
     ) -> bool:
         """End a pause, also an operator's expired one.
 
@@ -187,7 +186,7 @@ class Actuator:
             with self.spare.lent():
                 resumed = ledger.resume(
                     tracked.cgroup,
-                    wait_s=_BUSY_WAIT_S,
+                    wait_s=LOOP_LOCK_WAIT_S,
                     known=known,
                     second_source=original_from_systemd,
                     owner=None if known is None else known.owner,
@@ -244,7 +243,7 @@ class Actuator:
                     tracked.failure_until_ns = tracked.drifts.ends_ns
                 return
             self._watch.add_pod(tracked.cgroup, paused=True)  # if the pause had been given up, its watch was removed
-            record = ledger.reassert(tracked.cgroup, config.throttle.cpu_max, wait_s=_BUSY_WAIT_S)
+            record = ledger.reassert(tracked.cgroup, config.throttle.cpu_max, wait_s=LOOP_LOCK_WAIT_S)
         except (CgroupGoneError, BusyError):
             return
         except CgpauseError as e:
@@ -287,7 +286,7 @@ class Actuator:
         # Watch before the write, so that no later foreign write is missed.
         self._watch.add_pod(tracked.cgroup, paused=True)
         try:
-            record, changed = ledger.pause(tracked.cgroup, request, wait_s=_BUSY_WAIT_S)
+            record, changed = ledger.pause(tracked.cgroup, request, wait_s=LOOP_LOCK_WAIT_S)
         except (CgroupGoneError, BusyError):
             self._unwatch(tracked)
             raise
@@ -318,7 +317,7 @@ class Actuator:
 
     def _freeze(self, tracked: TrackedPod, action: Freeze, used: float) -> None:
         try:
-            record, changed = ledger.freeze(tracked.cgroup, action.reason, wait_s=_BUSY_WAIT_S)
+            record, changed = ledger.freeze(tracked.cgroup, action.reason, wait_s=LOOP_LOCK_WAIT_S)
         except (CgroupGoneError, BusyError):
             raise
         except CgpauseError as e:

@@ -23,6 +23,7 @@ from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Watch
 from cgpause.kernel.logfmt import fields
 from cgpause.ledger import high
+from cgpause.ledger.ledger import LOOP_LOCK_WAIT_S
 from cgpause.pods.tree import PodTree
 from cgpause.policy.drifts import Drifts
 from cgpause.policy.level import HighLevel, Stall, choose, little_bytes
@@ -40,8 +41,6 @@ _SOON_NS = NS_PER_S
 _SLEEP_NS = 30 * NS_PER_S
 """Longest sleep, while the tripwire and PSI wake the daemon or no pod may be paused. PSI misses short stalls."""
 _EVENTS = "memory.events.local"
-_BUSY_WAIT_S = 0.05
-"""Longest wait for the lock, as for pods: the loop must not wait, and the next tick tries again."""
 
 
 @dataclass(slots=True)
@@ -246,7 +245,7 @@ class Brake:
         )
         return True
 
-    def release(self, reason: str, *, wait_s: float = _BUSY_WAIT_S) -> bool:
+    def release(self, reason: str, *, wait_s: float = LOOP_LOCK_WAIT_S) -> bool:
         """Restore the original memory.high; return False after a failure, which is logged."""
         root = self._root
         if root is None:
@@ -314,7 +313,7 @@ class Brake:
 
 
 def _set(root: _Root, level_bytes: int, at_ns: int) -> high.HighRecord | None:
-    root.record = high.set_high(root.cgroup, level_bytes, at_ns, known=root.record, wait_s=_BUSY_WAIT_S)
+    root.record = high.set_high(root.cgroup, level_bytes, at_ns, known=root.record, wait_s=LOOP_LOCK_WAIT_S)
     return root.record
 
 

@@ -49,7 +49,7 @@ from cgpause.policy.hold import must_end, paused_by_daemon
 from cgpause.policy.kinds import Kinds
 from cgpause.policy.peaks import Peaks
 from cgpause.policy.reserve import with_peaks
-from cgpause.telemetry.recorder import HistoryThread
+from cgpause.telemetry.recorder import StateDirThread
 
 log = logging.getLogger(__name__)
 
@@ -82,9 +82,9 @@ class Daemon:
         epoll = select.epoll()
         watch = Watch(epoll)
         follower = Follower(tree, root_cgroup, watch)
-        self._history: HistoryThread | None = None
+        self._history: StateDirThread | None = None
         if options.history_path is not None and not dry_run:
-            self._history = HistoryThread.start(options.history_path, config.history.max_mib)
+            self._history = StateDirThread.start(options.history_path, config.history.max_mib)
         keep = None if self._history is None else self._history.keep
         self._actuator = actuator = Actuator(tree, watch, keep)
         self._brake = brake = Brake(tree, watch)

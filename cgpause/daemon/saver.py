@@ -40,7 +40,7 @@ def load(path: str | None) -> Learned:
 class Saver:
     """Decides when to save; the loop calls `turn` at the end of each turn, and no method raises."""
 
-    def __init__(self, path: str | None, thread: recorder.HistoryThread | None, saved: Learned) -> None:
+    def __init__(self, path: str | None, thread: recorder.StateDirThread | None, saved: Learned) -> None:
         """Save nothing if `path` or `thread` is None; `saved` is what the file already has."""
         self._path = path
         self._thread = thread

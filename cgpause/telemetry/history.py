@@ -196,7 +196,7 @@ def _opened(path: str) -> Iterator[list[BinaryIO]]:
                 files.append(stack.enter_context(open(fd, "rb")))
             if len(files) == 2 and os.path.sameopenfile(files[0].fileno(), files[1].fileno()):
                 files.pop(0)  # a writer renamed it between the two opens; only the newest events are missed
-            name = path
+            name = f"{path} or {path}.1" if len(files) > 1 else path
             yield files
         except OSError as e:
             raise _read_error(name, e) from e

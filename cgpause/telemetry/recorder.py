@@ -69,7 +69,7 @@ class HistoryWriter:
         self.lost = 0
 
 
-class HistoryThread:
+class StateDirThread:
     """A thread that writes to the state directory, so that the loop never waits for its disk."""
 
     def __init__(self, keeper: HistoryWriter) -> None:
@@ -88,7 +88,7 @@ class HistoryThread:
         self._thread.run(job)
 
     @classmethod
-    def start(cls, path: str, max_mib: int) -> HistoryThread | None:
+    def start(cls, path: str, max_mib: int) -> StateDirThread | None:
         """Start the thread; log a warning and return None if the system has no thread left."""
         try:
             return cls(HistoryWriter(path, max_mib))

@@ -48,7 +48,7 @@ def hand() -> Hand:
 
 
 def saver_at(path: str | None, hand: Hand, known: Learned | None = None) -> Saver:
-    return Saver(path, cast("recorder.HistoryThread", hand), known or Learned())
+    return Saver(path, cast("recorder.StateDirThread", hand), known or Learned())
 
 
 def test_a_change_is_saved_by_the_thread_and_the_next_one_a_minute_later(path: str, hand: Hand) -> None:
@@ -64,7 +64,7 @@ def test_a_change_is_saved_by_the_thread_and_the_next_one_a_minute_later(path: s
     hand.work()
     assert learned.read(path) == Learned(JOB)
 
-    kinds.listened("default/web")
+    kinds.note_listening("default/web")
     one.turn(11 + MINUTE_NS, JOB, kinds)
     assert hand.jobs == []
     one.turn(10 + 2 * MINUTE_NS, JOB, kinds)
@@ -79,7 +79,7 @@ def test_what_is_learned_while_the_thread_writes_is_not_in_that_file(path: str, 
     kinds = Kinds()
     one = saver_at(path, hand)
     one.turn(1, JOB, kinds)
-    kinds.listened("default/web")
+    kinds.note_listening("default/web")
     hand.work()
     assert learned.read(path) == Learned(JOB)
 
@@ -103,7 +103,7 @@ def test_a_stop_saves_what_has_changed_and_nothing_else(path: str, hand: Hand) -
 
     one = saver_at(path, hand, known)
     one.turn(1, WEB, kinds)
-    kinds.ended("default/job")
+    kinds.note_ended("default/job")
     one.save(WEB, kinds)
     hand.work()
     assert learned.read(path) == Learned(WEB, {"default/job": False})
@@ -160,7 +160,7 @@ def test_a_damaged_file_is_told_once_and_replaced_by_the_next(path: str, hand: H
 
 
 def test_the_thread_of_the_history_does_it_after_the_events_so_far(tmp_path: Path, path: str) -> None:
-    thread = recorder.HistoryThread(recorder.HistoryWriter(str(tmp_path / "history.jsonl"), 1))
+    thread = recorder.StateDirThread(recorder.HistoryWriter(str(tmp_path / "history.jsonl"), 1))
     one = saver.Saver(path, thread, Learned())
     one.turn(1, JOB, Kinds())
     thread.close()

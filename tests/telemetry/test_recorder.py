@@ -14,7 +14,7 @@ from helpers.refusals import failing, refusing
 from cgpause.core.paths import HISTORY_FILE
 from cgpause.telemetry import history, recorder
 from cgpause.telemetry.events import Event
-from cgpause.telemetry.recorder import HistoryThread, HistoryWriter, max_mib, tell
+from cgpause.telemetry.recorder import HistoryWriter, StateDirThread, max_mib, tell
 
 
 def event(number: int) -> Event:
@@ -75,7 +75,7 @@ def test_no_room_means_no_history(path: str, caplog: pytest.LogCaptureFixture) -
 
 
 def test_the_thread_takes_another_size(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    thread = HistoryThread.start(path, 0)
+    thread = StateDirThread.start(path, 0)
     assert thread is not None
     thread.limit(1)
     thread.keep(event(1))
@@ -97,7 +97,7 @@ def test_a_disk_that_hangs_holds_up_nobody_and_costs_a_bounded_memory(
     monkeypatch.setattr(history, "append", hang)
     monkeypatch.setattr(recorder, "_WAITING", 3)
     monkeypatch.setattr(recorder, "_LAST_WAIT_S", 0.01)
-    thread = HistoryThread.start(path, 1)
+    thread = StateDirThread.start(path, 1)
     assert thread is not None
     for number in range(100):
         thread.keep(event(number))
@@ -118,7 +118,7 @@ def test_a_system_without_a_thread_left_runs_without_a_history(
 ) -> None:
     monkeypatch.setattr(threading.Thread, "start", failing(RuntimeError("can't start new thread")))
 
-    assert HistoryThread.start(path, 1) is None
+    assert StateDirThread.start(path, 1) is None
     assert caplog.messages == [f'''history not written file={path} error="can't start new thread"''']
 
 
