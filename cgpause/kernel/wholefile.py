@@ -33,13 +33,13 @@ def replace(path: str, data: bytes, mode: int = 0o644) -> None:
         raise
 
 
-def read(path: str, max_bytes: int) -> bytes:
-    """Return the contents of a file; follow no link, and wait for no FIFO.
+def read(path: str, max_bytes: int, *, follow: bool = False) -> bytes:
+    """Return the contents of a file; wait for no FIFO, and follow a link only with `follow`.
 
     Raises:
         OSError: the file cannot be read, is no regular file (EINVAL), or is larger than `max_bytes` (EFBIG).
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)

@@ -7,6 +7,7 @@ kubelet inside another program (k3s, RKE2) has no command line of its own, and i
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -55,7 +56,7 @@ class KubeletFlags:
 
 
 class KubeletProcess:
-    """The kubelet of this node, found by its process name outside of pods."""
+    """The kubelet of this node: a process of that name, of root and outside of pods."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
@@ -88,25 +89,40 @@ class KubeletProcess:
         if self._found is None:
             return KubeletFlags()
         try:
-            with open(f"{self._proc}/{self._found[0]}/cmdline", "rb") as f:
-                return parse_flags(f.read(_MOST_BYTES))
+            cmdline = self._read(self._found[0], "cmdline")
         except OSError:
             return KubeletFlags()
+        return parse_flags(cmdline) if cmdline else KubeletFlags()
 
     def _find(self) -> int | None:
-        for name in os.listdir(self._proc):
-            if not name.isdigit():
-                continue
+        """Return the process id of kubelet; None if there is none, or if the processes cannot be listed now."""
+        try:
+            pids = [int(name) for name in os.listdir(self._proc) if name.isdigit()]
+        except OSError:
+            return None
+        for pid in pids:
             try:
-                with open(f"{self._proc}/{name}/comm", "rb") as f:
-                    if f.read() != b"kubelet\n":
-                        continue
-                with open(f"{self._proc}/{name}/cgroup", "rb") as f:
-                    if not _is_in_pod(f.read(_MOST_BYTES)):
-                        return int(name)
+                if (
+                    self._read(pid, "comm") == b"kubelet\n"
+                    and _is_roots(self._read(pid, "status"))
+                    and not _is_in_pod(self._read(pid, "cgroup"))
+                ):
+                    return pid
             except OSError:
                 continue  # it has ended
         return None
+
+    def _read(self, pid: int, name: str) -> bytes:
+        with open(f"{self._proc}/{pid}/{name}", "rb") as f:
+            return f.read(_MOST_BYTES)
+
+
+def _is_roots(status: bytes) -> bool:
+    """Return whether `/proc/<pid>/status` is that of a process that root started: any user may call a program kubelet.
+
+    The real user counts: the effective one of a setuid program is root, whoever starts it.
+    """
+    return re.search(rb"^Uid:\t0\t", status, re.MULTILINE) is not None
 
 
 def _is_in_pod(cgroups: bytes) -> bool:

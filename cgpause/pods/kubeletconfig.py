@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import MalformedError
 from cgpause.core.memory_units import MIB
+from cgpause.kernel import wholefile
 from cgpause.kernel.logfmt import fields
 from cgpause.pods.kubelet import KubeletFlags, KubeletProcess
 
@@ -29,7 +30,7 @@ _DEFAULT_BYTES = 100 * MIB
 _UNKNOWN_RATIO = 0.025
 """Largest share (0 to 1) of the capacity for the assumed default, if no configuration can be read: 100 MiB of 4 GiB."""
 _ASSUMED = "kubelet's eviction threshold is taken to be its default"
-_MAX_FILE_CHARS = MIB
+_MAX_BYTES = MIB
 _MERGE = "mergeDefaultEvictionSettings"
 _SIGNAL = "memory.available"
 
@@ -115,10 +116,7 @@ def read_thresholds(flags: KubeletFlags) -> tuple[Threshold, ...] | None:
     path, texts = flags.config, []
     try:
         for path in flags.files():
-            with open(path, encoding="utf-8") as f:
-                texts.append(f.read(_MAX_FILE_CHARS + 1))
-            if len(texts[-1]) > _MAX_FILE_CHARS:
-                raise MalformedError("size of a kubelet configuration", texts[-1][:60])
+            texts.append(wholefile.read(path, _MAX_BYTES, follow=True).decode())
         return parse_thresholds(*texts, hard_flag=flags.eviction_hard, soft_flag=flags.eviction_soft)
     except OSError as e:
         log.info("%s, as its configuration cannot be read %s", _ASSUMED, fields(file=path, error=e))

@@ -44,12 +44,19 @@ def test_flags_on_a_command_line(words: list[str], flags: KubeletFlags) -> None:
 
 
 def put(
-    proc: Path, pid: int, name: str, started: int, *words: str, cgroup: str = "/system.slice/kubelet.service"
+    proc: Path,
+    pid: int,
+    name: str,
+    started: int,
+    *words: str,
+    cgroup: str = "/system.slice/kubelet.service",
+    uid: int = 0,
 ) -> None:
     folder = proc / str(pid)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "comm").write_text(f"{name}\n")
     (folder / "cgroup").write_text(f"0::{cgroup}\n")
+    (folder / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t0\t0\t0\nGid:\t0\t0\t0\t0\n")
     (folder / "stat").write_text(f"{pid} ({name}) S " + "0 " * 18 + f"{started} 0\n")
     (folder / "cmdline").write_text("\0".join([name, *words, ""]))
 
@@ -89,6 +96,27 @@ def test_a_container_cannot_pose_as_kubelet(tmp_path: Path, cgroup: str) -> None
     put(tmp_path, 10, "kubelet", 7, "--config=/a", cgroup="/../../../../system.slice/kubelet.service")
     assert kubelet.changed(10 * S)
     assert kubelet.flags() == KubeletFlags("/a")
+
+
+def test_no_other_user_can_pose_as_kubelet(tmp_path: Path) -> None:
+    """Not even with a setuid program, whose effective user is root."""
+    put(tmp_path, 5, "kubelet", 5, "--eviction-hard=memory.available<99%", uid=65534)
+    assert not KubeletProcess(str(tmp_path)).changed(0)
+
+
+def test_a_kubelet_that_is_a_zombie_has_no_flags(tmp_path: Path) -> None:
+    put(tmp_path, 5, "kubelet", 5)
+    (tmp_path / "5/cmdline").write_text("")
+    kubelet = KubeletProcess(str(tmp_path))
+    assert kubelet.changed(0)
+    assert kubelet.flags() == KubeletFlags(KUBELET_CONFIG)
+
+
+def test_without_a_free_descriptor_there_is_no_kubelet_for_now(tmp_path: Path) -> None:
+    kubelet = KubeletProcess(str(tmp_path / "proc"))
+    assert not kubelet.changed(0)
+    put(tmp_path / "proc", 5, "kubelet", 5, "--config=/a")
+    assert kubelet.changed(10 * S)
 
 
 def test_a_kubelet_that_ends_during_the_look_is_none(tmp_path: Path) -> None:

@@ -336,7 +336,7 @@ def test_a_configuration_is_read_from_its_file(tmp_path: Path, caplog: Log) -> N
         pytest.param(None, "INFO", 'cannot be read file="{}" error="No such file or directory"', id="no-such-file"),
         pytest.param(b"garbage\nforged pod=x\n", "WARNING", "malformed kubelet configuration, line 1", id="garbage"),
         pytest.param(b"\xff\xfe\x00", "WARNING", 'cannot be understood file="{}" error="not UTF-8"', id="not-utf8"),
-        pytest.param(b"a: b\n" * 300_000, "WARNING", "malformed size of a kubelet configuration", id="huge"),
+        pytest.param(b"a: b\n" * 300_000, "INFO", 'cannot be read file="{}" error="larger than 1Mi"', id="huge"),
     ],
 )
 def test_what_cannot_be_read_is_told_once_and_unknown(
@@ -353,6 +353,13 @@ def test_what_cannot_be_read_is_told_once_and_unknown(
     assert why.format(str(path).replace("\n", r"\n")) in said
     assert "\n" not in said
     assert "Errno" not in said
+
+
+def test_a_fifo_in_place_of_the_file_is_not_waited_for(tmp_path: Path, caplog: Log) -> None:
+    os.mkfifo(tmp_path / "config.yaml")
+    with caplog.at_level(logging.DEBUG):
+        assert read_thresholds(KubeletFlags(str(tmp_path / "config.yaml"))) is None
+    assert 'error="not a regular file"' in caplog.text
 
 
 def test_drop_ins_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
