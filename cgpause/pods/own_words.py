@@ -10,6 +10,7 @@ import queue
 import threading
 import time
 from contextlib import suppress
+from typing import NamedTuple
 
 from cgpause.core.errors import CgpauseError
 from cgpause.core.model import CgroupId, OwnWord
@@ -24,7 +25,9 @@ _AGAIN_S = 0.2
 _CREATING_S = 60.0
 """A busy machine takes seconds to create a container (docs/measurements/runtimes.md); a late word is worth the wait."""
 _PATIENCE_S = 1.0
-"""Time for which a command waits for the words of all pods."""
+"""Time for which a command waits for the words of all pods, and the daemon for that of one."""
+_MOST_HELD_UP = 4
+"""Most threads that wait for a pod each; the unit allows 16 tasks."""
 
 
 class OwnWords:
@@ -75,44 +78,84 @@ class OwnWords:
         return containers.is_complete
 
 
+class _Reading(NamedTuple):
+    """A pod whose word a thread is reading."""
+
+    key: CgroupId
+    since_s: float
+
+
 class OwnWordsThread(OwnWords):
-    """Reads the words while the caller goes on; while a runtime is creating a container, for up to _CREATING_S."""
+    """Reads the words while the caller goes on; while a runtime is creating a container, for up to _CREATING_S.
+
+    A process that holds its lock holds up the thread that reads its pod. So another thread reads the other pods.
+    """
 
     def __init__(self, root: str) -> None:
-        """Read below the cgroup root `root`; the thread starts with the first pod."""
+        """Read below the cgroup root `root`; a thread starts with the first pod."""
         super().__init__(root)
         self._asked: queue.SimpleQueue[CgroupId] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        """The thread that reads; only it changes `_pending` and `_reading`."""
+        self._pending: dict[CgroupId, tuple[ContainerWords, float]] = {}
+        self._reading: _Reading | None = None
+        self._held_up: set[CgroupId] = set()
+        """Pods whose reading holds up an earlier thread."""
+        self._lock = threading.Lock()
+        """Held by whoever ends a reading, the thread or the loop; never while a word is read."""
         self._refused = False
 
     def ask(self, pod: Cgroup) -> bool:
-        """Let the thread read the word of a pod; return False if no thread can start now."""
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="words", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as e:
-                log.warning("own word of a pod not read %s", fields(cgroup=pod.id.path, error=e))
-                return False
-            self._thread = thread
+        """Let the thread read the word of a pod; return False if it cannot now."""
+        if pod.id in self._held_up or (self._thread is None and not self._start()):
+            return False
         self._asked.put(pod.id)
         return True
 
     def take(self) -> dict[CgroupId, OwnWord]:
-        """Return the words found since the last call."""
+        """Return the words found since the last call; start another thread if a pod holds up the present one."""
+        with self._lock:
+            reading, now_s = self._reading, time.monotonic()
+            if reading is not None and now_s - reading.since_s > _PATIENCE_S and len(self._held_up) < _MOST_HELD_UP:
+                self._leave_behind(reading.key)
         return self._found_now()
 
+    def _leave_behind(self, key: CgroupId) -> None:
+        """Let a new thread go on without the pod that holds up the present thread."""
+        advice = "one of its processes may hang in the kernel; its own word does not count meanwhile"
+        log.warning("own word of a pod not read %s", fields(cgroup=key.path, error="it takes too long", advice=advice))
+        self._held_up.add(key)
+        del self._pending[key]
+        self._reading = None
+        self._start()
+
+    def _start(self) -> bool:
+        self._thread = thread = threading.Thread(target=self._run, name="words", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as e:
+            log.warning("own word of a pod not read %s", fields(error=e))
+            self._thread = None
+            return False
+        return True
+
     def _run(self) -> None:
-        pending: dict[CgroupId, tuple[ContainerWords, float]] = {}
-        while True:
-            asked = self._wait(_AGAIN_S if pending else None)
-            now = time.monotonic()
-            pending |= {key: (ContainerWords(), now + _CREATING_S) for key in asked}
-            try:
-                pending = {key: one for key, one in pending.items() if not self._read(key, one[0]) and now < one[1]}
-            except Exception:  # a bug: it must cost only the words of these pods
-                log.exception("own words of pods not read")
-                pending = {}
+        me = threading.current_thread()
+        while self._thread is me:
+            asked = self._wait(_AGAIN_S if self._pending else None)
+            now_s = time.monotonic()
+            self._pending |= {key: (ContainerWords(), now_s + _CREATING_S) for key in asked}
+            for key, (containers, until_s) in list(self._pending.items()):
+                self._reading = _Reading(key, time.monotonic())
+                is_done = self._read(key, containers)
+                with self._lock:
+                    if self._thread is not me:  # it took too long: another thread has the other pods
+                        self._held_up.remove(key)
+                        self._asked.put(key)
+                        return
+                    self._reading = None
+                    if is_done or now_s >= until_s:
+                        del self._pending[key]
 
     def _wait(self, wait_s: float | None) -> list[CgroupId]:
         """Return the pods that the loop asks for; wait for the first one up to `wait_s` seconds."""
@@ -125,7 +168,11 @@ class OwnWordsThread(OwnWords):
 
     def _read(self, key: CgroupId, containers: ContainerWords) -> bool:
         """Read a pod's word; return True if there is no more to read."""
-        done = super()._read(key, containers)
+        try:
+            done = super()._read(key, containers)
+        except Exception:  # a bug: it must cost only the word of this pod
+            log.exception("own word of a pod not read")
+            return True
         if containers.is_refused and not self._refused:
             self._refused = True
             advice = "grant CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or set [protect] own_word = false"

@@ -208,12 +208,12 @@ def test_a_bug_costs_only_the_words_of_the_pods_that_it_meets(
     monkeypatch: Patch,
     caplog: Log,
 ) -> None:
-    monkeypatch.setattr(thread, "_read", lambda *_: 1 / 0)
+    monkeypatch.setattr(ContainerWords, "read", lambda *_: 1 / 0)
     pod = fake.add_pod("web")
     put(containers(pod)[1], start_process({"CGPAUSE": "protect"}))
     with opened(fake, pod) as cgroup:
         assert thread.ask(cgroup)
-        wait_until(lambda: "own words of pods not read" in caplog.text, "the error")
+        wait_until(lambda: "own word of a pod not read" in caplog.text, "the error")
         monkeypatch.undo()
         assert thread.ask(cgroup)
         wait_until(lambda: cgroup.id in thread.take(), "the word")
@@ -228,3 +228,38 @@ def test_a_pod_that_has_gone_or_was_made_again_gets_no_word(
         assert thread._read(cgroup.id._replace(inode=cgroup.id.inode + 1), ContainerWords())
         assert thread._read(cgroup.id._replace(path=cgroup.id.path + "x"), ContainerWords())
         assert thread.take() == {}
+
+
+def test_a_process_that_keeps_its_lock_holds_up_the_word_of_its_own_pod_only(
+    fake: FakeTree, start_process: Start, thread: OwnWordsThread, monkeypatch: Patch, caplog: Log
+) -> None:
+    monkeypatch.setattr("cgpause.pods.own_words._PATIENCE_S", 0.05)
+    hung, others = fake.add_pod("hung"), [fake.add_pod(f"pod-{number}") for number in range(3)]
+    for pod in (hung, *others):
+        for folder in containers(pod):
+            put(folder, start_process({"CGPAUSE": "protect"}))
+    lock, read = threading.Lock(), ContainerWords.read
+
+    def read_waiting(words: ContainerWords, pod: Cgroup) -> OwnWord | None:
+        if os.path.basename(pod.path) == hung.name:
+            with lock:
+                pass
+        return read(words, pod)
+
+    monkeypatch.setattr(ContainerWords, "read", read_waiting)
+    found: set[str] = set()
+
+    def heard(*names: str) -> bool:
+        found.update(os.path.basename(key.path) for key in thread.take())
+        return found >= set(names)
+
+    with lock, opened(fake, hung) as one:
+        assert thread.ask(one)
+        wait_until(lambda: heard() and "own word of a pod not read" in caplog.text, "the thread to be left behind")
+        assert not thread.ask(one), "or each change of its containers would take another thread"
+        for pod in others:
+            with opened(fake, pod) as other:
+                assert thread.ask(other)
+        wait_until(lambda: heard(*[pod.name for pod in others]), "the words of the others")
+        assert hung.name not in found
+    wait_until(lambda: heard(hung.name), "the word of the pod whose process has gone on")
