@@ -48,7 +48,7 @@ class Distress:
         self._unwatched = True
         self._scan_at_ns = at_ns
         for tracked in self._tree.pods.values():
-            tracked.signs.word_asked = False
+            self._tree.ask_word_again(tracked)
 
     def on_containers(self, tracked: TrackedPod, at_ns: int, *, removed: bool) -> bool:
         """Handle a container's start or end: spare the pod for a while; return whether a decision cannot wait.

@@ -224,9 +224,13 @@ class PodTree:
 
     def note_container_change(self, tracked: TrackedPod, at_ns: int) -> None:
         """Take in a container's start or end: the pod's word is read again, and the pod may begin to listen."""
+        self.ask_word_again(tracked)
+        self.classifier.note_container_change(tracked, at_ns)
+
+    def ask_word_again(self, tracked: TrackedPod) -> None:
+        """Have the pod's own word read, because a container of it may have started since the last reading."""
         tracked.signs.word_asked = False
         self._ask_word(tracked)
-        self.classifier.note_container_change(tracked, at_ns)
 
     def look_for_programs(self, at_ns: int, *, watched: bool = False) -> None:
         """Check whether programs run in the pods, and whether the node needs them; call it before a sample.
