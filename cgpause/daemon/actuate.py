@@ -12,6 +12,7 @@ from cgpause.core.errors import BusyError, CgpauseError, CgroupGoneError, Damage
 from cgpause.core.model import (
     Action,
     CgroupId,
+    CpuMax,
     Freeze,
     Owner,
     Pause,
@@ -40,6 +41,8 @@ log = logging.getLogger(__name__)
 
 _RETRY_NS = 60 * NS_PER_S
 """Shortest time for which a pod is protected after a failure, such as the kernel's refusal to pause it."""
+_SLOW_NS = NS_PER_S
+"""Time from which an answer of systemd is slow. The watchdog allows for 15 s, and the start of the unit for 60 s."""
 
 
 class Actuator:
@@ -50,6 +53,7 @@ class Actuator:
         self._tree = tree
         self._watch = watch
         self._complaints: dict[CgroupId, str] = {}
+        self._ask_systemd_at_ns = 0
         self._untold: list[tuple[Event, int]] | None = None
         """Events of the actions in progress, each with its log level; None outside of `apply`."""
         self.spare = SpareDescriptors()
@@ -188,7 +192,7 @@ class Actuator:
                     tracked.cgroup,
                     wait_s=LOOP_LOCK_WAIT_S,
                     known=known,
-                    second_source=original_from_systemd,
+                    second_source=self._ask_systemd,
                     owner=None if known is None else known.owner,
                 )
         except CgroupGoneError:
@@ -212,6 +216,19 @@ class Actuator:
             self._tell(event, logging.WARNING)
         elif pod.paused is not None:
             self.counts.ended_elsewhere(pod.uid)
+
+    def _ask_systemd(self, cgroup_path: str) -> CpuMax | None:
+        """Return systemd's value of a pod's cpu.max, as `original_from_systemd`.
+
+        After an answer that took long, ask nothing for a minute: with many damaged records the loop would stand still.
+        """
+        begun_ns = now_ns()
+        if begun_ns < self._ask_systemd_at_ns:
+            return None
+        found = original_from_systemd(cgroup_path)
+        if now_ns() - begun_ns > _SLOW_NS:
+            self._ask_systemd_at_ns = now_ns() + _RETRY_NS
+        return found
 
     def _ended(self, tracked: TrackedPod) -> None:
         """Clear the tracked state of a pause that is over."""

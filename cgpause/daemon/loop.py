@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 _DETAILS_NS = NS_PER_S
 """Interval of `PodTree.read_details` while memory is tight."""
+_IDLE_S = 0.01
+"""Pause after inotify events without a meaning: a container that owns its cgroup can cause any number of them, and the
+daemon would take a CPU."""
 
 
 @dataclass(slots=True)
@@ -77,6 +80,8 @@ class Loop:
                     os.read(fd, 64)
             elif fd == self.intake.watch.fileno():
                 woken.changes = self.intake.watch.read()
+                if woken.changes == Changes():
+                    time.sleep(_IDLE_S)
             elif self.intake.psi.on_event(fd, mask):
                 woken.urgent = True
                 self.intake.actuator.counts.pressure_wakeups += 1

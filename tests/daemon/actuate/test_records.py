@@ -9,11 +9,12 @@ from dataclasses import replace
 
 import pytest
 from helpers.actuating import BY_HAND, ORIGINALS, THROTTLE, Bench, lines, locked
-from helpers.fixtures import Log
+from helpers.fixtures import Log, Patch
 from helpers.trees import records_left, spoil
 
 from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.model import Mechanism, Owner
+from cgpause.daemon import actuate
 from cgpause.ledger import ledger
 from cgpause.ledger.plan import PauseRequest
 
@@ -53,6 +54,27 @@ def test_a_damaged_record_sets_the_pod_aside_and_is_told_once(bench: Bench, capl
     assert len(lines(caplog, "could not resume")) == 1
     assert bench.tracked("a").damaged
     assert os.getxattr(bench.folders["a"], "user.cgpause") == b"\xff\nforged"
+
+
+def test_a_systemd_that_answers_slowly_is_asked_about_one_damaged_record_in_a_minute(
+    bench: Bench, monkeypatch: Patch
+) -> None:
+    """With a wait for each of many, the watchdog would end the daemon."""
+    clock, asked = [10 * NS_PER_S], []
+
+    def ask(path: str) -> None:
+        asked.append(path)
+        clock[0] += 3 * NS_PER_S
+
+    monkeypatch.setattr(actuate, "now_ns", lambda: clock[0])
+    monkeypatch.setattr(actuate, "original_from_systemd", ask)
+    for name in "abc":
+        os.setxattr(bench.folders[name], "user.cgpause", b"\xff")
+        bench.actuator.read_record(bench.tracked(name))
+    assert len(asked) == 1
+    clock[0] += 61 * NS_PER_S
+    bench.actuator.read_record(bench.tracked("b"))
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)
