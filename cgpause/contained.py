@@ -26,7 +26,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from cgpause.config.arguments import parse_options
+from cgpause import restore
+from cgpause.config.arguments import parse_options, usable
 from cgpause.core.errors import CgpauseError, HostError
 from cgpause.kernel import logfmt
 from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
@@ -172,12 +173,21 @@ def ready_path(argv: Sequence[str]) -> str | None:
     return None if figures is None else os.path.join(os.path.dirname(figures), READY_FILE)
 
 
+def _restore(argv: Sequence[str]) -> int:
+    """Clean up in a process of its own, or in this one if there is no process to be had; return the exit code."""
+    try:
+        return subprocess.run(restore_command(argv), check=False).returncode
+    except OSError as e:
+        log.warning("cleaned up without a process of its own %s", fields(error=e))
+        return restore.main(["--daemon-only", *argv])
+
+
 def clean_up(argv: Sequence[str]) -> None:
     """Resume pods that a daemon with these options may have left paused; do nothing in a dry run.
 
     Nothing is resumed either if another daemon is at work on the tree.
     """
-    options = parse_options(list(argv))
+    options = parse_options(usable(argv)[0])
     if options.dry_run:
         return
     try:
@@ -186,7 +196,7 @@ def clean_up(argv: Sequence[str]) -> None:
         with Cgroup(options.cgroup_root or find_cgroup_root(), "") as root:
             root.lock_for_daemon()
             root.unlock_for_daemon()
-        code = subprocess.run(restore_command(argv), check=False).returncode
+        code = _restore(argv)
     except HostError as e:
         log.warning("nothing is resumed %s", fields(reason=e))
     except CgpauseError as e:
@@ -199,7 +209,13 @@ def clean_up(argv: Sequence[str]) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon to its end, clean up, and return the daemon's exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
-    logfmt.set_up(verbose=parse_options(given).verbose)
+    try:
+        logfmt.set_up(verbose=parse_options(given).verbose)
+    except SystemExit as e:
+        if e.code:  # a daemon with other options may have left pods paused
+            logfmt.set_up(verbose=False)
+            clean_up(given)
+        raise
     code = Supervisor(daemon_command(given), ready_path(given)).run()
     clean_up(given)
     return code

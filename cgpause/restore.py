@@ -20,7 +20,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from cgpause.config.arguments import Options, daemon_options, daemon_parser
+from cgpause.config.arguments import Options, daemon_options, daemon_parser, usable
 from cgpause.core.cgroup_names import pod_uid
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import (
@@ -49,6 +49,7 @@ from cgpause.telemetry.recorder import HistoryWriter, max_mib, tell
 
 log = logging.getLogger(__name__)
 
+_DAEMON_ONLY = "--daemon-only"
 _PATIENCE_S = 15.0
 """Time after which no further wait for a locked or damaged pod begins: half of the unit's TimeoutStopSec=."""
 
@@ -227,10 +228,13 @@ def main(argv: list[str] | None = None) -> int:
     """Resume all paused pods; return the exit code: 0, 1 without a cgroup root, 6 if a restore failed.
 
     With --daemon-only, only the daemon's pauses and expired ones end. Then it is also 0 if another daemon is at work:
-    the paused pods are that daemon's.
+    the paused pods are that daemon's. A word that is no option is passed over: the unit gives CGPAUSE_OPTIONS.
     """
-    options, daemon_only = _parse(argv)
+    options, daemon_only, mistakes = _parse(argv)
     logfmt.set_up(verbose=options.verbose)
+    if mistakes:
+        advice = "the daemon refuses them: correct CGPAUSE_OPTIONS"
+        log.warning("words passed over that are no options %s", fields(words=" ".join(mistakes), advice=advice))
     try:
         root = options.cgroup_root or find_cgroup_root()
         if not os.path.isdir(root):
@@ -265,16 +269,21 @@ def main(argv: list[str] | None = None) -> int:
     return Exit.NOT_RESTORED if failed else Exit.DONE
 
 
-def _parse(argv: list[str] | None) -> tuple[Options, bool]:
+def _parse(argv: list[str] | None) -> tuple[Options, bool, list[str]]:
+    """Return the options, whether --daemon-only is one of them, and the words that were passed over because of it."""
+    words = sys.argv[1:] if argv is None else argv
     parser = daemon_parser("cgpause.restore", "Resume every paused pod. It takes all options of the daemon.")
-    parser.add_argument("--daemon-only", action="store_true", help="leave pods that an operator paused as they are")
-    found = parser.parse_args(argv)
-    options = daemon_options(parser, found)
-    if options.dry_run and not found.daemon_only:
+    parser.add_argument(_DAEMON_ONLY, action="store_true", help="leave pods that an operator paused as they are")
+    mistakes: list[str] = []
+    daemon_only = _DAEMON_ONLY in words
+    if daemon_only:
+        words, mistakes = usable([word for word in words if word != _DAEMON_ONLY])
+    options = daemon_options(parser, parser.parse_args(words))
+    if options.dry_run and not daemon_only:
         parser.error(
             "--dry-run has no effect here and is accepted only beside --daemon-only; use cgpause resume --all --dry-run"
         )
-    return options, found.daemon_only
+    return options, daemon_only, mistakes
 
 
 if __name__ == "__main__":

@@ -13,8 +13,10 @@ run='import sys; sys.path.append(sys.argv.pop(1)); from cgpause.restore import m
 
 "$prefix/bin/python" -I -m cgpause.restore "$@"
 status=$?
-# 0: done; 2: bad command line; 6: a pod could not be resumed. Another Python would end with the same status.
+# 0: done; 2: bad command line; 6: a pod could not be resumed. Another Python would end with the same status, and so it
+# would if this one runs at all.
 case $status in 0 | 2 | 6) exit $status ;; esac
+"$prefix/bin/python" -I -c 'import cgpause.restore' 2>/dev/null && exit $status
 for python in /usr/bin/python3 /usr/bin/python3.1[1-9] /usr/local/bin/python3 /usr/local/bin/python3.1[1-9]; do
     for site in "$prefix"/lib/python3*/site-packages; do
         if [ -d "$site/cgpause" ] && "$python" -I -S -c "$version" 2>/dev/null; then

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cgpause import __version__
@@ -17,6 +18,9 @@ from cgpause.core.paths import (
     metrics_path,
     state_file,
 )
+
+_WITH_VALUE = ("--config", "--cgroup-root", "--log-dir", "--state-dir", "--run-dir")
+_SWITCHES = ("--dry-run", "--verbose")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,26 @@ def daemon_options(parser: argparse.ArgumentParser, found: argparse.Namespace) -
         dry_run=found.dry_run,
         verbose=found.verbose,
     )
+
+
+def usable(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split a command line into the daemon's options with their values, and the words that are no such thing.
+
+    A clean-up runs with the former: a mistake in CGPAUSE_OPTIONS must not leave pods paused.
+    """
+    kept: list[str] = []
+    mistakes: list[str] = []
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        name, has_value, value = word.partition("=")
+        if word in _SWITCHES or (name in _WITH_VALUE and has_value and value):
+            kept.append(word)
+        elif word in _WITH_VALUE and words and words[0] and not words[0].startswith("--"):
+            kept += [word, words.pop(0)]
+        else:
+            mistakes.append(word)
+    return kept, mistakes
 
 
 def parse_options(argv: list[str] | None = None) -> Options:

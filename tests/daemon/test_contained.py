@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -13,12 +14,15 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from helpers.crashing import request
 from helpers.daemons import HIGH, NO_SACRIFICE, Running
-from helpers.fixtures import Capture
-from helpers.trees import FakeTree, records_left, wait_until
+from helpers.fixtures import Capture, Patch
+from helpers.refusals import refusing
+from helpers.trees import FakeTree, cpu_max, records_left, wait_until
 
 from cgpause import contained
 from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import ledger
 
 UNIT = (Path(__file__).parents[2] / "systemd/cgpause.service").read_text()
 # Sends the daemon's messages, and then runs the code of a test.
@@ -328,6 +332,18 @@ def test_a_tree_that_is_not_there_is_said_to_be_so(tmp_path: Path, capfd: Captur
     contained.clean_up(["--cgroup-root", str(tmp_path / "nowhere")])
 
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_where_no_process_can_start_it_cleans_up_in_its_own(tree: FakeTree, monkeypatch: Patch) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
+        ledger.pause(cgroup, request())
+    monkeypatch.setattr(subprocess, "run", refusing(errno.EAGAIN))
+
+    contained.clean_up(["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)])
+
+    assert records_left(tree.root) == []
+    assert cpu_max(pod) == "50000 100000"
 
 
 def test_the_lock_is_given_back(tree: FakeTree) -> None:

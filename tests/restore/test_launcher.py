@@ -60,6 +60,16 @@ def test_what_another_python_would_say_too_is_not_tried_again(installation: Inst
     assert (done.returncode, done.stdout, done.stderr) == (status, "once\n", "")
 
 
+def test_a_python_that_runs_is_not_said_to_be_broken(installation: Installation, tree: FakeTree) -> None:
+    installation.runs(f'exec {sys.executable} "$@"')
+
+    done = installation.restore("--cgroup-root", "/nowhere")
+
+    assert done.returncode == 1
+    assert done.stderr.count("no such directory") == 1
+    assert "does not run" not in done.stderr
+
+
 @pytest.mark.parametrize("how", ["gone", "without the modules"])
 def test_the_nodes_python_does_it_where_an_upgrade_took_its_own_away(
     installation: Installation, tree: FakeTree, how: str

@@ -155,6 +155,25 @@ def test_a_dry_run_is_refused_where_it_would_not_be_one(tree: FakeTree, capsys: 
     assert records_left(tree.root) == []
 
 
+@pytest.mark.parametrize(
+    "mistake",
+    [["--confg", "/x"], ["--state-dir", ""], ["--state-dir="], ["word"], ["--version"], ["--log-dir"]],
+    ids=str,
+)
+def test_a_mistake_in_the_units_options_leaves_no_pod_paused(
+    tree: FakeTree, capsys: Capture, mistake: list[str]
+) -> None:
+    """An operator changes CGPAUSE_OPTIONS while the daemon runs; then the daemon is killed."""
+    pause_pod(tree.root, tree.add_pod("web"))
+
+    assert restore.main(["--daemon-only", "--cgroup-root", str(tree.root), *mistake]) == 0
+
+    assert records_left(tree.root) == []
+    assert f"words passed over that are no options words={mistake[0]}" in capsys.readouterr().err.replace('"', "")
+    with pytest.raises(SystemExit):
+        restore.main(["--cgroup-root", str(tree.root), *mistake])
+
+
 def test_those_that_take_long_come_last_and_their_time_is_bounded(
     tree: FakeTree, no_systemd: None, monkeypatch: Patch
 ) -> None:
