@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable
 
 from cgpause.config.load import load_config
-from cgpause.config.settings import Config
 from cgpause.core.errors import ConfigError
 from cgpause.core.memory_units import MIB
 from cgpause.kernel.background import BackgroundWriter, FileTrouble
@@ -22,6 +21,7 @@ log = logging.getLogger(__name__)
 
 _WAITING = 1000
 """Most events that wait for the disk; half a MiB."""
+_UNLIMITED_MIB = 1 << 30
 _LAST_WAIT_S = 5.0
 """Longest wait for the disk when the daemon ends, in seconds."""
 
@@ -34,14 +34,15 @@ def tell(event: Event, keep: Callable[[Event], None] | None, level: int = loggin
 
 
 def max_mib(config_path: str) -> int:
-    """Return the configured size of the history in MiB; the default if the configuration is broken.
+    """Return the size limit of the history for a command, in MiB: 0 if none is kept, else more than it ever has.
 
-    A broken configuration must not keep the command line from recording an act.
+    Only the daemon makes room, for only it certainly knows the configuration in use. A broken configuration must not
+    keep a command from recording its act.
     """
     try:
-        return load_config(config_path, must_exist=False).history.max_mib
+        return _UNLIMITED_MIB if load_config(config_path, must_exist=False).history.max_mib else 0
     except ConfigError:
-        return Config().history.max_mib
+        return _UNLIMITED_MIB
 
 
 class HistoryWriter:

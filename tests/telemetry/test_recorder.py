@@ -122,9 +122,15 @@ def test_a_system_without_a_thread_left_runs_without_a_history(
     assert caplog.messages == [f'''history not written file={path} error="can't start new thread"''']
 
 
-@pytest.mark.parametrize(("text", "room"), [("", 16), ("[history]\nmax_mib = 3\n", 3), ("[history]\nmax_mib = x", 16)])
-def test_a_broken_configuration_does_not_cost_the_history(tmp_path: Path, text: str, room: int) -> None:
+@pytest.mark.parametrize(
+    ("text", "kept"), [("", True), ("[history]\nmax_mib = 0\n", False), ("[history]\nmax_mib = x", True)]
+)
+def test_a_command_keeps_its_acts_and_throws_no_events_away(tmp_path: Path, text: str, kept: bool) -> None:
+    """It may know another configuration than the daemon, or none: its limit could cost half of a large history."""
     (tmp_path / "config.toml").write_text(text)
+    (tmp_path / "history.jsonl").write_bytes(b"x" * (9 << 20) + b"\n")
 
-    assert max_mib(str(tmp_path / "config.toml")) == room
-    assert max_mib(str(tmp_path / "absent.toml")) == 16
+    HistoryWriter(str(tmp_path / "history.jsonl"), max_mib(str(tmp_path / "config.toml"))).keep(event(1))
+
+    assert (len(list(history.read(str(tmp_path / "history.jsonl")))) == 1) is kept
+    assert not (tmp_path / "history.jsonl.1").exists()
