@@ -11,6 +11,7 @@ import json
 import os
 import re
 import secrets
+import signal
 import tarfile
 import time
 from collections.abc import Iterator
@@ -51,6 +52,7 @@ def write(given: Globals, file: str, *, keep_names: bool) -> Iterator[str]:
         KernelWriteError: the file exists already, or cannot be written; no partial file remains.
     """
     at = time.time()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or a partial file would remain
     try:
         # First, so that a wrong path fails before the parts are collected. O_EXCL also refuses a link.
         fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -6,7 +6,7 @@ import re
 
 EXAMPLES = "90s, 10m, 1h30m, 2d or 1w"
 _UNITS = (7 * 86400, 86400, 3600, 60, 1)
-_WRITTEN = re.compile(r"(?=\d)(?:(\d{1,6})w)?(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,9})s?)?", re.ASCII)
+_WRITTEN = re.compile(r"(?=\d)(?:(\d{1,6})w)?(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,10})s?)?", re.ASCII)
 
 
 def parse(text: str) -> int:

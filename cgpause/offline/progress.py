@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ def bars() -> Iterator[Begin]:
     if not sys.stderr.isatty():
         yield lambda _name, _total: lambda _done, _words: None
         return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or the cursor would stay hidden
     console = Console(stderr=True, markup=False, highlight=False, emoji=False)
     name, words = (TextColumn(text, markup=False) for text in ("{task.description:<10}", "{task.fields[words]}"))
     columns = (name, BarColumn(), words, TimeElapsedColumn(), Left())

@@ -116,7 +116,7 @@ def run(path: str | None, *, listen: str | None, once: bool) -> None:
         raise UsageError("--cgroup-root: nothing is published about another tree without --run-dir")
     if listen is not None and once:
         raise UsageError("--listen does not go with --once")
-    where = parse_listen(listen or DEFAULT_LISTEN)
+    where = parse_listen(DEFAULT_LISTEN if listen is None else listen)
     source = Source(path)
     if once:
         sys.stdout.write(source.text().decode())

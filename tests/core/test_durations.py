@@ -28,7 +28,7 @@ from cgpause.core import durations
         ("1w", 604_800),
         ("1w2d3h4m5s", 788_645),
         ("999999h", 3_599_996_400),
-        ("999999999s", 999_999_999),
+        ("9999999999s", 9_999_999_999),
     ],
 )
 def test_a_length_is_read_as_people_write_it(text: str, seconds: int) -> None:
@@ -38,7 +38,7 @@ def test_a_length_is_read_as_people_write_it(text: str, seconds: int) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", " ", "-1", "-5m", "+5m", "1.5h", "10 m", " 10m", "10m ", "10M", "ten", "m", "h1", "30s10m", "1h1h", "1h2d",
-     "1y", "500ms", "10m\n", "1e3", "0x10", "nan", "9999999h", "9999999999s", "\udcff", "1\x00s", "9" * 5000,
+     "1y", "500ms", "10m\n", "1e3", "0x10", "nan", "9999999h", "99999999999s", "\udcff", "1\x00s", "9" * 5000,
      "\N{ARABIC-INDIC DIGIT ONE}h"],
     ids=ascii,
 )  # fmt: skip

@@ -94,7 +94,7 @@ def show(given: Globals, *, once: bool, picture: str | None, interval: str | Non
 
 def why_not_live() -> str | None:
     """Return the reason why stdin and stdout cannot show the live dashboard, or None if they can."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):  # None: closed
         return "top is drawn on a terminal, and this is none; one frame without: cgpause top --once"
     if os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
         return "top moves the cursor, which this terminal cannot (TERM); one frame without: cgpause top --once"

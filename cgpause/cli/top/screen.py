@@ -43,7 +43,18 @@ _THEME = Theme(
     }
 )
 _ROOMY = 100
-_CONSOLE = Console(file=io.StringIO(), force_terminal=True, width=80, height=24, theme=_THEME, legacy_windows=False)
+_CONSOLE = Console(
+    file=io.StringIO(),
+    force_terminal=True,
+    width=80,
+    height=24,
+    theme=_THEME,
+    legacy_windows=False,
+    # Names are text: a history from elsewhere can have "[/x]" in them.
+    markup=False,
+    emoji=False,
+    highlight=False,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,7 +243,7 @@ def test_a_memory_high_of_somebody_else_is_told_from_ours() -> None:
 
 def test_hostile_names_and_reasons_cannot_reach_the_terminal() -> None:
     """Reasons come from records, which root in a container may have written."""
-    hostile = "\x1b[2J\n\udcff\u202e"
+    hostile = "[/x]\x1b[2J\n\udcff\u202e"
     pod = make_pod("default/web", PodState.PAUSED, paused=held(5, reason=hostile))
     event = Event(0, hostile, f"default/{hostile}", "", hostile)
 
