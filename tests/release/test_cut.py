@@ -17,6 +17,8 @@ def repo(tmp_path: Path) -> Path:
     (tmp_path / "cgpause").mkdir()
     (tmp_path / "cgpause/__init__.py").write_text('"""The package."""\n\n__version__ = "0.0.1"\n')
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
+    (tmp_path / "docs/deploy").mkdir(parents=True)
+    (tmp_path / "docs/deploy/pods.yaml").write_text("image: x/cgpause:0.0.1\nport: 10.0.0.1\nbase: 0.0.10\n")
     git(tmp_path, "init", "-q")
     git(tmp_path, "config", "user.name", "x")
     git(tmp_path, "config", "user.email", "x@example.org")
@@ -39,6 +41,7 @@ def test_it_sets_version_and_date_and_tags_the_commit(repo: Path) -> None:
     assert (done.returncode, "git push origin HEAD v1.2.3" in done.stderr) == (0, True)
     assert '__version__ = "1.2.3"' in (repo / "cgpause/__init__.py").read_text()
     assert "unreleased" not in (repo / "CHANGELOG.md").read_text()
+    assert (repo / "docs/deploy/pods.yaml").read_text() == "image: x/cgpause:1.2.3\nport: 10.0.0.1\nbase: 0.0.10\n"
     assert git(repo, "status", "--porcelain") == ""
     assert git(repo, "rev-parse", "v1.2.3^{commit}") == git(repo, "rev-parse", "HEAD")
     assert git(repo, "log", "-1", "--format=%s") == "release: 1.2.3\n"
