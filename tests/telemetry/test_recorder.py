@@ -125,7 +125,7 @@ def test_a_system_without_a_thread_left_runs_without_a_history(
 @pytest.mark.parametrize(
     ("text", "kept"), [("", True), ("[history]\nmax_mib = 0\n", False), ("[history]\nmax_mib = x", True)]
 )
-def test_a_command_keeps_its_acts_and_throws_no_events_away(tmp_path: Path, text: str, kept: bool) -> None:
+def test_a_command_keeps_its_acts_and_throws_no_events_away(tmp_path: Path, text: str, *, kept: bool) -> None:
     """It may know another configuration than the daemon, or none: its limit could cost half of a large history."""
     (tmp_path / "config.toml").write_text(text)
     (tmp_path / "history.jsonl").write_bytes(b"x" * (9 << 20) + b"\n")
