@@ -347,8 +347,8 @@ class Config:
         metadata=option(
             "How a pod is paused. throttle lowers its cpu.max, so that it runs very slowly and can answer a patient "
             "probe. freeze stops it completely (cgroup.freeze), so that the daemon cannot miss its SIGTERM. auto "
-            "throttles a pod and freezes it after 1.5 s if it is batch; under the policy reserve also any other pod that "
-            "has grown by 1/3200 of the memory meanwhile. `cgpause pause` treats auto as throttle."
+            "throttles a pod and freezes it after 1.5 s if it is batch; under the policy reserve also any other pod "
+            "that has grown by 1/3200 of the memory meanwhile. `cgpause pause` treats auto as throttle."
         ),
     )
     reserve: ReserveConfig = field(

@@ -22,6 +22,10 @@ _CONTAINER_LOG = re.compile(
 _RANDOM = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5}$")
 _HASH_OR_INDEX = re.compile(r"-(?:[bcdfghjklmnpqrstvwxz2456789]{8,10}|[0-9]+)$")
 _ORDINAL = re.compile(r"-[0-9]+$")
+# The API server cuts a name to 58 characters before it adds the random five, so that the dash can be missing, and the
+# end of a ReplicaSet's hash.
+_CUT = re.compile(r"(.{58})[bcdfghjklmnpqrstvwxz2456789]{5}")
+_PART_OF_HASH = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{0,10}$")
 
 
 def controller(namespace: str, name: str) -> str:
@@ -29,6 +33,8 @@ def controller(namespace: str, name: str) -> str:
 
     Pods of one ReplicaSet, Job, StatefulSet or DaemonSet share it; so do bare pods that differ in such a suffix.
     """
+    if (cut := _CUT.fullmatch(name)) and not _RANDOM.search(name):
+        return f"{namespace}/{_PART_OF_HASH.sub('', cut[1])}"
     shorter = _RANDOM.sub("", name)
     shorter = _ORDINAL.sub("", name) if shorter == name else _HASH_OR_INDEX.sub("", shorter)
     return f"{namespace}/{shorter}"

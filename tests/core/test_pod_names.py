@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cgpause.core.pod_names import Names, PodName, parse_container_log, parse_pod_log_dir
+from cgpause.core.pod_names import Names, PodName, controller, parse_container_log, parse_pod_log_dir
 from cgpause.pods.names import read_names
 
 UID = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"
@@ -67,3 +67,22 @@ def test_foreign_entries_do_not_hide_real_ones(tmp_path: Path) -> None:
         (tmp_path / "pods" / entry).mkdir(parents=True)
     (tmp_path / "pods" / f"default_\udcff_{UID}").mkdir()
     assert read_names(str(tmp_path)).pods == {UID: PodName("default", "web")}
+
+
+@pytest.mark.parametrize(
+    ("name", "workload"),
+    [
+        pytest.param("web-5d4f8c7b9d-x7k2p", "web", id="replicaset"),
+        pytest.param("job-x7k2p", "job", id="job"),
+        pytest.param("cron-29012345-x7k2p", "cron", id="cron-job"),
+        pytest.param("db-0", "db", id="statefulset"),
+        pytest.param("bare", "bare", id="bare"),
+        # kubelet sees 63 characters: the API server has cut the name before it added the last five.
+        pytest.param("a" * 50 + "-5d4f8c7" + "x7k2p", "a" * 50, id="cut-within-the-hash"),
+        pytest.param("a" * 57 + "-" + "x7k2p", "a" * 57, id="cut-at-the-dash"),
+        pytest.param("a" * 58 + "x7k2p", "a" * 58, id="cut-within-the-name"),
+        pytest.param("a" * 63, "a" * 63, id="long-and-bare"),
+    ],
+)
+def test_the_pods_of_a_workload_share_its_name(name: str, workload: str) -> None:
+    assert controller("team", name) == f"team/{workload}"
