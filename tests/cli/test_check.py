@@ -17,7 +17,7 @@ import psutil
 import pytest
 from helpers.commandline import Patch, run
 from helpers.refusals import failing
-from helpers.trees import CAPTURES, FakeTree, lay_out_capture
+from helpers.trees import FakeTree
 
 from cgpause.cli.check import Finding, Level, run_checks
 from cgpause.config.settings import Config, MemoryHighConfig
@@ -84,16 +84,6 @@ def test_processes_that_are_hidden_from_others_need_only_the_capability(
     (finding,) = (one for one in findings_of(healthy) if one.name == "proc")
     assert finding.level is Level.OK
     assert ("CAP_SYS_PTRACE" in (finding.advice or "")) is not opts.startswith(("off", "0"))
-
-
-@pytest.mark.parametrize("driver", CAPTURES)
-def test_captured_nodes_pass(driver: str, healthy: FakeTree, tmp_path: Path) -> None:
-    root, log_dir = lay_out_capture(driver, tmp_path / "capture")
-
-    findings = {finding.name: finding for finding in run_checks(str(root), str(log_dir), Config())}
-
-    assert {finding.level for finding in findings.values()} == {Level.OK}
-    assert f"({driver} driver), 7 pods" in findings["kubepods"].message
 
 
 def patched(target: str, value: object) -> Arrange:

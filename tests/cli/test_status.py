@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 from cgpause.cli.main import app
 from cgpause.cli.status import read_status
 from cgpause.config.settings import Config, PodClass, PodRule
-from cgpause.core.errors import MalformedError
 from cgpause.core.model import Mechanism, Owner
 from cgpause.core.parse import MemInfo, parse_meminfo
 from cgpause.pods.sampler import Sampler
@@ -257,16 +256,6 @@ def test_without_psi_pressure_is_null(pressure: bytes | None, tree: FakeTree, mo
     assert shown["kubepods"]["pressure"] is None
 
 
-@pytest.mark.parametrize("limit", [None, 0, GIB], ids=["max", "zero", "some"])
-def test_kubepods_limits(limit: int | None, tmp_path: Path) -> None:
-    tree = FakeTree(tmp_path, memory_max="max" if limit is None else str(limit))
-
-    shown = status(tree.root, tree.log_dir)
-
-    assert shown["kubepods"]["memory_max_bytes"] == limit
-    assert shown["node"]["headroom_bytes"] == (6 * GIB if limit is None else limit)
-
-
 @pytest.mark.parametrize("damage", sorted(CONTENTS.keys() - {"biggest"}))  # which is a number
 @pytest.mark.parametrize("file", ["memory.current", "memory.max", "cpu.max"])
 def test_a_bad_file_is_that_pods_error_and_nobody_elses(file: str, damage: str, tree: FakeTree) -> None:
@@ -316,14 +305,6 @@ def test_kubepods_that_vanishes_meanwhile_is_no_kubepods(tree: FakeTree) -> None
         shown = read_status(pod_tree, sampler)
 
     assert shown["kubepods"] is None
-
-
-@pytest.mark.parametrize("file", ["memory.current", "memory.max", "memory.stat"])
-def test_memory_of_kubepods_that_cannot_be_understood_is_an_error(file: str, tree: FakeTree) -> None:
-    (tree.kubepods / file).write_text("lots\n")
-
-    with pytest.raises(MalformedError, match=file):
-        status(tree.root, tree.log_dir)
 
 
 def test_a_pod_of_unknown_name_is_shown_by_its_uid(tree: FakeTree) -> None:

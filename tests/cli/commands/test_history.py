@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import typer
-from helpers.commandline import HOSTILE, Patch, as_nobody, hostile_tree, invoke, place, run, with_config
+from helpers.commandline import HOSTILE, Patch, as_nobody, invoke, place, run, with_config
 from helpers.refusals import refusing
 from helpers.trees import FakeTree, pause_pod, records_left
 
@@ -358,14 +358,3 @@ def test_a_disk_that_refuses_does_not_keep_a_pod_paused(
         assert result.stderr == f"note: this is not in the history: {state}/history.jsonl: {os.strerror(code)}\n"
 
     assert (web / "cpu.max").read_text() == "50000 100000\n"
-
-
-def test_a_hostile_tree_is_escaped_in_it(tree: FakeTree, state: Path) -> None:
-    hostile_tree(tree)
-    by_hand(tree, state, "pause", "web")
-    by_hand(tree, state, "resume", "--all")
-
-    lines = (state / HISTORY_FILE).read_bytes()
-    assert lines.isascii()
-    assert lines.count(b"\n") == 2
-    assert document(state)["pauses"][0]["state"] == "ended"

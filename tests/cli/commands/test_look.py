@@ -97,36 +97,11 @@ def test_explain_shows_what_the_policy_would_do(used_pct: int, tree: FakeTree) -
         assert pod["verdict"] in line
 
 
-def test_explain_shows_the_numbers_of_the_reserve_policy(tree: FakeTree) -> None:
-    tree.set_used(GIB - 30 * MIB)
-    big = tree.add_pod("big", 500 * MIB)
-    tree.add_pod("small", 100 * MIB)
-    (big / "memory.max").write_text(f"{600 * MIB}\n")
-
-    shown = json.loads(run(tree, "explain", "-ojson").stdout)
-
-    assert shown["policy"] == "reserve"
-    numbers = {pod["name"]: pod["reserve"] for pod in shown["pods"]}
-    assert numbers["big"]["claim_bytes"] == 100 * MIB
-    assert numbers["small"]["claim_bytes"] is None
-    assert all(pod["left_bytes"] <= 30 * MIB for pod in numbers.values())
-    assert {pod["based_on"] for pod in numbers.values()} == {"nothing: it does not grow"}
-
-
 @pytest.mark.parametrize("value", ["0", "1x", "-1", "500ms", ""])
 def test_explain_refuses_a_time_it_cannot_watch_for(value: str, tree: FakeTree) -> None:
     result = run(tree, "explain", "--for", value)
     assert result.exit_code == 2
     assert f"--for: invalid time {value!r}: use 90s, 10m, 1h30m, 2d or 1w, from 1s to 100 years" in result.stderr
-
-
-def test_explain_shows_a_damaged_record(tree: FakeTree) -> None:
-    damage(tree.add_pod("web"))
-
-    (pod,) = json.loads(run(tree, "explain", "-ojson").stdout)["pods"]
-
-    assert pod["rank"] is None
-    assert "its record cannot be read" in pod["verdict"]
 
 
 BROKEN = """\
@@ -200,16 +175,6 @@ def test_the_default_configuration_is_read_when_it_exists(tree: FakeTree, monkey
     assert run(tree, "config", "--check").stdout == f"{file}: valid\n"
     file.write_text("unknown = 1\n")
     assert run(tree, "config").exit_code == 2
-
-
-@pytest.mark.parametrize(
-    "args", [["config"], ["config", "--check"], ["status"], ["check"], ["explain"], ["pause", "x"]]
-)
-def test_a_configuration_named_explicitly_must_exist(args: list[str], tree: FakeTree) -> None:
-    result = run(tree, "--config", str(tree.folder / "absent.toml"), *args)
-
-    assert result.exit_code == 2
-    assert f"{tree.folder}/absent.toml: cannot be read: No such file or directory" in result.stderr
 
 
 # --- run -------------------------------------------------------------------------------------------------------------

@@ -66,31 +66,27 @@ def broken_pipe() -> Iterator[int]:
     os.close(writer)
 
 
-LOOKING = [["status"], ["status", "-ojson"], ["config"]]
-
-
-@pytest.mark.parametrize("args", LOOKING, ids=" ".join)
-def test_a_reader_that_left_is_no_error(args: list[str], tree: FakeTree) -> None:
-    """With `cgpause status | head -1`, exit code 1 would mean a failed check."""
-    tree.add_pod("web")
-
-    with broken_pipe() as pipe:
-        done = process(tree, *args, stdout=pipe)
-
-    assert done.stderr == b""
-    assert done.returncode == 0
-
-
 @pytest.mark.parametrize(
     ("stdout", "code"), [("broken-pipe", Exit.DONE), ("full", Exit.REFUSED), ("closed", Exit.DONE)]
 )
 @pytest.mark.parametrize(
-    "args", [["pause", "a", "b", "c"], ["resume", "a", "b", "c"], ["resume", "--all"]], ids=" ".join
+    "args",
+    [
+        ["status"],
+        ["status", "-ojson"],
+        ["config"],
+        ["check"],
+        ["--help"],
+        ["pause", "a", "b", "c"],
+        ["resume", "a", "b", "c"],
+        ["resume", "--all"],
+    ],
+    ids=" ".join,
 )
 def test_output_that_cannot_be_written_does_not_stop_the_work(
     args: list[str], stdout: str, code: Exit, tree: FakeTree
 ) -> None:
-    """A full disk or a closed pipe must not leave the second pod paused."""
+    """A full disk or a closed pipe (`cgpause status | head -1`) must not leave the second pod paused."""
     pods = [tree.add_pod(name, cpu_max="50000 100000") for name in "abc"]
     if args[0] == "resume":
         for pod in pods:
@@ -99,7 +95,8 @@ def test_output_that_cannot_be_written_does_not_stop_the_work(
     done = process_without_stdout(tree, args, stdout)
 
     assert [cpu_max(pod) for pod in pods] == [THROTTLED if args[0] == "pause" else "50000 100000"] * 3
-    assert (done.returncode, b"Traceback" in done.stderr) == (code, False)
+    assert done.returncode == code
+    assert b"Traceback" not in done.stderr
 
 
 def test_errors_that_cannot_be_written_do_not_stop_the_work(tree: FakeTree) -> None:
@@ -121,16 +118,6 @@ def test_colour_that_is_forced_does_not_wrap_lines_in_a_pipe(tree: FakeTree) -> 
     assert len(done.stdout.splitlines()) == 8
 
 
-@pytest.mark.parametrize(("stdout", "code"), [("full", Exit.REFUSED), ("closed", Exit.DONE)])
-@pytest.mark.parametrize("args", [*LOOKING, ["check"], ["--help"]], ids=" ".join)
-def test_no_traceback_when_output_cannot_be_written(args: list[str], stdout: str, code: Exit, tree: FakeTree) -> None:
-    tree.add_pod("web")
-
-    done = process_without_stdout(tree, args, stdout)
-
-    assert (done.returncode, b"Traceback" in done.stderr) == (code, False)
-
-
 def process_without_stdout(tree: FakeTree, args: list[str], stdout: str) -> subprocess.CompletedProcess[bytes]:
     if stdout == "broken-pipe":
         with broken_pipe() as pipe:
@@ -149,14 +136,3 @@ def test_run_is_the_daemon_with_its_exit_code(tree: FakeTree) -> None:
     assert done.returncode == 2
     assert b"unknown" in done.stderr
     assert b"Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(("words", "expected"), [("cgpause st", b"status"), ("cgpause pause --me", b"--mechanism")])
-def test_the_shell_completes(words: str, expected: bytes, tree: FakeTree) -> None:
-    environment = {"_CGPAUSE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-    command = [sys.executable, "-m", "cgpause"]
-
-    done = subprocess.run(command, capture_output=True, timeout=60, check=False, env={**os.environ, **environment})
-
-    assert done.returncode == 0, done.stderr
-    assert expected in done.stdout.split()
