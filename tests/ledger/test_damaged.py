@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import pytest
@@ -67,16 +66,3 @@ def test_a_sound_record_needs_no_second_source(pod: PausableCgroup, cgroup: Cgro
     ledger.pause(cgroup, request())
     ledger.resume(cgroup, second_source=lambda _: pytest.fail("asked in vain"))
     assert pod.state().cpu_max == "50000 100000"
-
-
-def test_a_record_of_an_impossible_pause_is_never_taken_for_a_finished_resume(
-    pod: PausableCgroup, cgroup: Cgroup
-) -> None:
-    """A throttle record without the written value must not be dropped while the throttle's quota stays."""
-    pod.set("50000 100000")
-    ledger.pause(cgroup, request())
-    fields = json.loads(os.getxattr(pod.folder, XATTR))
-    os.setxattr(pod.folder, XATTR, json.dumps({**fields, "written_cpu_max": None}).encode())
-    with pytest.raises(RestoreError):
-        ledger.resume(cgroup)
-    assert pod.state().record is not None

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from helpers.crashing import THROTTLE, CgroupState, PausableCgroup, SteppedCgroup, freeze, take_over
+from helpers.crashing import THROTTLE, CgroupState, PausableCgroup, SteppedCgroup, freeze, request, take_over
 from helpers.ledgers import hold, refuse_writes
 
 from cgpause.core.errors import CgpauseError, CgroupGoneError, KernelWriteError, PausedOtherwiseError, RestoreError
 from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
+from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
 from cgpause.ledger.record import XATTR
 
@@ -25,20 +27,43 @@ def record_of(pod: PausableCgroup) -> PauseRecord:
     return record
 
 
-# --- take-over -----------------------------------------------------------------------------------------------------
+# --- freeze and take-over --------------------------------------------------------------------------------------------
 
 
-def test_a_throttled_pod_that_somebody_froze_is_not_taken_over_to_be_frozen(pod: PausableCgroup) -> None:
+@pytest.mark.parametrize(
+    ("held", "freezes"),
+    [
+        pytest.param(None, lambda cgroup: ledger.pause(cgroup, request(FREEZE)), id="pause"),
+        pytest.param("throttle", freeze, id="freeze"),
+        pytest.param("throttle", take_over(FREEZE), id="take-over"),
+    ],
+)
+def test_a_pod_that_somebody_froze_is_not_ours_to_freeze(
+    pod: PausableCgroup, held: str | None, freezes: Callable[[Cgroup], object]
+) -> None:
     """A resume would thaw it, against the intention of the process that froze it."""
     pod.set("50000 100000", 20000)
-    hold(pod, "throttle")
+    if held is not None:
+        hold(pod, held)
     pod.write("cgroup.freeze", "1")
     before = pod.state()
 
     with pod.open() as cgroup, pytest.raises(CgpauseError, match="already frozen, and not by cgpause"):
-        take_over(FREEZE)(cgroup)
+        freezes(cgroup)
 
     assert pod.state() == before
+
+
+@pytest.mark.parametrize("held", ["freeze", "throttle-and-freeze"])
+def test_a_pod_that_somebody_thawed_stays_thawed_and_gets_its_quota_back(pod: PausableCgroup, held: str) -> None:
+    pod.set("50000 100000", 20000)
+    hold(pod, held)
+    pod.write("cgroup.freeze", "0")
+
+    with pod.open() as cgroup:
+        assert ledger.resume(cgroup) is not None
+
+    assert pod.state() == CgroupState("50000 100000", "20000", "0", None)
 
 
 def test_a_throttled_pod_that_somebody_froze_is_taken_over_as_it_is(pod: PausableCgroup) -> None:

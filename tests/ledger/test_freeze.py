@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from helpers.crashing import HOLDS, CgroupState, PausableCgroup, SteppedCgroup, freeze, request, throttle_and_freeze
+from helpers.crashing import HOLDS, PausableCgroup, SteppedCgroup, freeze, request, throttle_and_freeze
 from helpers.ledgers import CHANGES, hold, refusal
 
 from cgpause.core.errors import CgpauseError
@@ -69,26 +69,6 @@ def test_only_a_pod_the_daemon_throttles_is_frozen(
     before = pod.state()
     assert ledger.freeze(cgroup, "again") == (ledger.read_record(cgroup), False)
     assert pod.state() == before
-
-
-def test_a_throttled_pod_frozen_by_somebody_else_is_left_to_them(pod: PausableCgroup, cgroup: Cgroup) -> None:
-    pod.set("50000 100000")
-    ledger.pause(cgroup, request())
-    pod.write("cgroup.freeze", "1")
-    before = pod.state()
-    with pytest.raises(CgpauseError, match="already frozen"):
-        ledger.freeze(cgroup, "it grows")
-    assert pod.state() == before
-    ledger.resume(cgroup)
-    assert pod.state() == CgroupState("50000 100000", "0", "1", None)
-
-
-def test_a_frozen_pod_somebody_thawed_gets_its_quota_back_all_the_same(pod: PausableCgroup, cgroup: Cgroup) -> None:
-    pod.set("50000 100000", 20000)
-    throttle_and_freeze(cgroup)
-    pod.write("cgroup.freeze", "0")
-    ledger.resume(cgroup)
-    assert pod.state() == CgroupState("50000 100000", "20000", "0", None)
 
 
 @pytest.mark.parametrize("trouble", ["refused", "another-writer"])

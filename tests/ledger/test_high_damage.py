@@ -163,9 +163,3 @@ def test_a_damaged_record_is_no_basis_for_a_guess_and_says_what_to_do(
 
 def test_a_record_without_damage_is_read() -> None:
     assert decode_record(json.dumps(RECORD).encode()) == HighRecord(None, 4096, None, 3)
-
-
-@pytest.mark.parametrize("replaced", [None, 8192])
-def test_a_record_reads_back_as_it_was_written(replaced: int | None) -> None:
-    record = HighRecord(None, 4096, replaced, 3)
-    assert decode_record(encode_record(record)) == record

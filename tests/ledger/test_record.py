@@ -51,7 +51,7 @@ def records(mechanism: Mechanism, written: st.SearchStrategy[CpuMax | None]) -> 
         PauseRecord,
         mechanism=st.just(mechanism),
         owner=st.sampled_from(Owner),
-        reason=st.text(),
+        reason=st.text(st.characters()),  # surrogates too
         since_ns=st.integers(0, 2**63 - 1),
         expires_ns=st.none() | st.integers(0, 2**63 - 1),
         original=cpu_maxes,
@@ -63,13 +63,9 @@ def records(mechanism: Mechanism, written: st.SearchStrategy[CpuMax | None]) -> 
 @settings(deadline=None)
 @given(records(Mechanism.THROTTLE, cpu_maxes) | records(Mechanism.FREEZE, st.none() | cpu_maxes))
 def test_any_record_survives_the_round_trip(record: PauseRecord) -> None:
-    assert decode_record(encode_record(record)) == record
-
-
-def test_a_reason_that_is_not_utf8_survives_the_round_trip() -> None:
-    data = encode_record(PauseRecord(Mechanism.FREEZE, Owner.MANUAL, "\udcff\n", 0, None, CpuMax(None, 1), 0, None))
+    data = encode_record(record)
     assert data.isascii()
-    assert decode_record(data).reason == "\udcff\n"
+    assert decode_record(data) == record
 
 
 def changed(**values: Any) -> bytes:  # noqa: ANN401 - any JSON

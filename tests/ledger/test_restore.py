@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from helpers.crashing import CgroupState, PausableCgroup, request
 
-from cgpause.core.errors import CgpauseError
 from cgpause.core.model import CpuMax, Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
@@ -39,19 +38,14 @@ def test_resume_puts_quota_period_burst_and_freeze_back(
     assert changed
     assert str(record.original) == cpu_max
     assert ledger.read_record(cgroup) == record
-    assert pod.state().freeze == ("1" if mechanism is FREEZE else "0")
+    held = pod.state()
+    assert held.freeze == ("1" if mechanism is FREEZE else "0")
+    assert mechanism is THROTTLED or (held.cpu_max, held.burst) == (cpu_max, str(burst_us))
 
     resumed = ledger.resume(cgroup)
     assert resumed is not None
     assert (resumed.record, str(resumed.cpu_max), resumed.foreign) == (record, cpu_max, False)
     assert pod.state() == before
-
-
-def test_freeze_leaves_the_quota_alone(pod: PausableCgroup, cgroup: Cgroup) -> None:
-    pod.set("50000 100000", 20000)
-    ledger.pause(cgroup, request(FREEZE))
-    state = pod.state()
-    assert (state.cpu_max, state.burst, state.freeze) == ("50000 100000", "20000", "1")
 
 
 @pytest.mark.parametrize(
@@ -139,23 +133,6 @@ def test_a_foreign_write_during_a_pause_stays_and_the_original_written_back_is_n
     assert resumed is not None
     assert (str(resumed.cpu_max), resumed.foreign) == (left["cpu.max"], foreign)
     assert pod.state() == CgroupState(left["cpu.max"], left["cpu.max.burst"], "0", None)
-
-
-def test_a_pod_somebody_thawed_is_left_thawed(pod: PausableCgroup, cgroup: Cgroup) -> None:
-    pod.set("max 100000")
-    ledger.pause(cgroup, request(FREEZE))
-    pod.write("cgroup.freeze", "0")
-    assert ledger.resume(cgroup) is not None
-    assert pod.state() == CgroupState("max 100000", "0", "0", None)
-
-
-def test_a_pod_frozen_by_somebody_else_is_not_ours_to_freeze(pod: PausableCgroup, cgroup: Cgroup) -> None:
-    pod.set("max 100000")
-    pod.write("cgroup.freeze", "1")
-    before = pod.state()
-    with pytest.raises(CgpauseError, match="already frozen"):
-        ledger.pause(cgroup, request(FREEZE))
-    assert pod.state() == before
 
 
 def test_throttling_a_pod_frozen_by_somebody_else_leaves_it_frozen(pod: PausableCgroup, cgroup: Cgroup) -> None:

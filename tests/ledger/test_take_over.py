@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from helpers.crashing import HOLDS, THROTTLE, CgroupState, PausableCgroup, SteppedCgroup, freeze, request, take_over
-from helpers.ledgers import hold, make_cgroup, refuse_writes
+from helpers.ledgers import hold, make_cgroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpause.core.errors import CgpauseError, KernelWriteError, PausedOtherwiseError
+from cgpause.core.errors import CgpauseError, PausedOtherwiseError
 from cgpause.core.model import Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
@@ -66,15 +66,6 @@ def test_only_a_pause_of_the_daemons_is_taken_over(pod: PausableCgroup, cgroup: 
     before = pod.state()
 
     assert take_over()(cgroup) is None
-    assert pod.state() == before
-
-
-def test_what_cannot_be_frozen_when_it_is_taken_over_stays_the_daemons(pod: PausableCgroup) -> None:
-    pod.set("50000 100000", 20000)
-    hold(pod, "throttle")
-    before = pod.state()
-    with pod.stepped(refuse_writes("cgroup.freeze")) as refused, pytest.raises(KernelWriteError):
-        take_over(FREEZE)(refused)
     assert pod.state() == before
 
 
