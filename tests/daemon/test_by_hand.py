@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 
-import pytest
 from helpers.daemons import HIGH, NO_SACRIFICE, PAUSED, S, Start, pause_web
 from helpers.trees import FakeTree, cpu_max, pause_pod, records_left, wait_until
 
@@ -70,27 +69,6 @@ def test_a_manual_pause_ends_in_time_although_memory_cannot_be_read(tree: FakeTr
     wait_until(lambda: records_left(tree.root) == [other], "the pause to expire")
     daemon.wait_for_log('reason="pause expired"')
     assert cpu_max(pod) == "50000 100000"
-
-
-@pytest.mark.parametrize(
-    ("foreign", "held_at"),
-    [
-        pytest.param("max 100000", PAUSED, id="original-again"),
-        pytest.param("70000 100000", PAUSED, id="resized"),
-        pytest.param("1000 100000", "1000 100000", id="resized-to-10m-which-is-less-than-a-pause-leaves"),
-    ],
-)
-def test_a_foreign_write_is_answered_and_its_value_restored(
-    tree: FakeTree, start: Start, foreign: str, held_at: str
-) -> None:
-    pod, daemon = pause_web(tree, start)
-
-    (pod / "cpu.max").write_text(f"{foreign}\n")
-    daemon.wait_for_log("asserted again pod=default/web")
-    wait_until(lambda: cpu_max(pod) == held_at, "the pause to be asserted again")
-
-    assert daemon.stop() == 0
-    assert cpu_max(pod) == foreign
 
 
 def test_an_operators_resume_lets_the_pod_run(tree: FakeTree, start: Start) -> None:

@@ -11,27 +11,6 @@ from helpers.trees import FakeTree, cpu_max, other_tree, records_left, rewrite, 
 WALK_OFTEN = f"from cgpause.pods import refresh_times; refresh_times.REFRESH_NS = {S // 2}"
 
 
-def test_a_tree_that_appears_vanishes_and_comes_back_is_followed(tree: FakeTree, start: Start) -> None:
-    tree.add_pod("first")
-    hidden = tree.folder / "hidden"
-    tree.kubepods.rename(hidden)
-    daemon = start()
-    assert 'driver="none yet"' in daemon.log
-    hidden.rename(tree.kubepods)
-    daemon.wait_for_log("pod appeared pod=default/first")
-    tree.kubepods.rename(hidden)
-    daemon.wait_for_log("pod gone pod=default/first")
-
-    tree.kubepods.mkdir()
-    for name in ("cgroup.events", "memory.max", "memory.stat", "memory.current"):
-        (tree.kubepods / name).write_bytes((hidden / name).read_bytes())
-    (tree.kubepods / "kubepods-burstable.slice").mkdir()
-    second = tree.add_pod("second")
-    tree.set_used(HIGH)
-
-    wait_until(lambda: cpu_max(second) == PAUSED, "a pause in the new tree")
-
-
 def test_of_two_trees_the_one_that_comes_into_use_is_found(tree: FakeTree, start: Start) -> None:
     """No event reports it, because the daemon watches only the tree in use."""
     other = tree.root / "kubepods"

@@ -6,7 +6,7 @@ import os
 import signal
 
 import pytest
-from helpers.daemons import HIGH, NO_SACRIFICE, PAUSED, Running, Start, pause_web
+from helpers.daemons import HIGH, NO_SACRIFICE, Running, Start, pause_web
 from helpers.trees import FakeTree, cpu_max, pause_pod, records_left, wait_until
 
 from cgpause.core.model import Owner
@@ -34,49 +34,6 @@ def test_what_a_predecessor_left_paused_is_resumed_when_memory_allows(tree: Fake
     wait_until(lambda: not records_left(tree.root), "the adopted pause to end")
     assert "adopted pod=default/web" in daemon.log
     assert cpu_max(pod) == "50000 100000"
-
-
-def test_nobody_is_held_longer_than_allowed_however_full_the_node_stays(tree: FakeTree, start: Start) -> None:
-    pod = tree.add_pod("web")
-    tree.set_used(HIGH)
-    daemon = start(NO_SACRIFICE.replace("max_pause_s = 3600", "max_pause_s = 1.5") + "min_run_s = 3600\n")
-    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
-
-    daemon.wait_for_log("paused for the longest time allowed (1.5 s)")
-
-    wait_until(lambda: cpu_max(pod) == "max 100000", "the restore")
-
-
-def test_protected_pods_are_left_alone(tree: FakeTree, start: Start) -> None:
-    system = tree.add_pod("dns", 1, namespace="kube-system")
-    guaranteed = tree.add_pod("db", 1, tier="")
-    unnamed = tree.add_pod("unnamed", 1, log=False)
-    static = tree.add_pod("static", 1, static=True)
-    marked = tree.add_pod("marked", 1)
-    os.setxattr(marked, "user.oomd_omit", b"1")
-    pausable = tree.add_pod("pausable", 1 << 30)
-    tree.set_used(HIGH)
-    start()
-
-    wait_until(lambda: cpu_max(pausable) == PAUSED, "the one pod that may be paused")
-
-    assert records_left(tree.root) == [pausable]
-    assert {cpu_max(pod) for pod in (system, guaranteed, unnamed, static, marked)} == {"max 100000"}
-
-
-def test_one_pod_that_cannot_be_paused_does_not_stop_the_others(tree: FakeTree, start: Start) -> None:
-    bad = tree.add_pod("bad", 1)
-    (bad / "cpu.max").write_text("garbage\n")
-    blind = tree.add_pod("blind", 2)
-    (blind / "memory.current").write_text("garbage\n")
-    good = tree.add_pod("good", 3)
-    tree.set_used(HIGH)
-    daemon = start()
-
-    wait_until(lambda: cpu_max(good) == PAUSED, "the good pod's pause")
-
-    assert daemon.log.count("could not pause pod=default/bad") == 1
-    assert records_left(tree.root) == [good]
 
 
 def test_memory_that_cannot_be_read_ends_all_pauses(tree: FakeTree, start: Start) -> None:

@@ -11,11 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from helpers.commandline import MIB, frozen, place, with_config
+from helpers.commandline import MIB, place
 from helpers.terminals import TerminalProgram, wait_until_stopped
-from helpers.trees import FakeTree, cpu_max, pause_pod, records_left, wait_until
-
-from cgpause.core.model import Owner
+from helpers.trees import FakeTree, cpu_max, records_left, wait_until
 
 UP, DOWN = "\x1b[A", "\x1b[B"
 
@@ -37,11 +35,10 @@ def shown(
     lines: int = 24,
     *,
     as_job: bool = False,
-    env: dict[str, str] | None = None,
     options: Sequence[str] = (),
 ) -> Iterator[TerminalProgram]:
     argv = [sys.executable, "-m", "cgpause", *place(tree), *options, "top"]
-    with TerminalProgram(argv, columns=columns, lines=lines, env=env, as_job=as_job) as program:
+    with TerminalProgram(argv, columns=columns, lines=lines, as_job=as_job) as program:
         program.wait_for("q quit")
         yield program
 
@@ -130,31 +127,6 @@ def test_a_question_that_a_stopped_terminal_does_not_show_cannot_be_answered(tre
     assert records_left(tree.root) == []
 
 
-def test_a_rule_that_came_since_it_was_started_counts(tree: FakeTree) -> None:
-    options = with_config(tree, "")
-    with shown(tree, columns=120, options=options) as program:
-        select(program, "default/db")
-        program.type("p")
-        program.wait_for("y/N")
-        with_config(tree, '[[pods]]\nmatch = "default/db"\nprotect = true\n')
-        program.answer("y")
-        program.wait_for("default/db is protected: ")
-    assert records_left(tree.root) == []
-
-
-def test_a_failure_is_said_and_the_dashboard_goes_on(tree: FakeTree) -> None:
-    with shown(tree, columns=120) as program:
-        select(program, "default/db")
-        (pod(tree, "db") / "cgroup.kill").unlink()
-        program.type("p")
-        program.answer("y")
-        program.wait_for("cannot lock")
-        program.type(DOWN)
-        program.wait_for("q quit")
-        program.type("q")
-        assert program.end() == 0
-
-
 def test_a_history_that_cannot_be_written_shifts_no_line(tree: FakeTree) -> None:
     state = tree.folder / "state"
     (state / "history.jsonl").mkdir(parents=True)
@@ -165,45 +137,6 @@ def test_a_history_that_cannot_be_written_shifts_no_line(tree: FakeTree) -> None
         program.wait_for("default/db paused: frozen; this is not in the history:")
         assert program.text.count("this is not in the history") == 1
         assert program.screen.lines[0].startswith(" cgpause top")
-
-
-def test_description_filter_sort_and_help(tree: FakeTree) -> None:
-    with shown(tree) as program:
-        select(program, "default/web")
-        program.type("e")
-        program.wait_for("describe default/web")
-        program.wait_for("limit 500m (cpu.max 50000 100000)")
-        program.type("\x1b")
-        program.wait_for("last decisions")
-        program.type("/cache")
-        program.wait_for(lambda text: "/cache_" in text and "default/db" not in text)
-        program.type("\r")
-        program.wait_for("filter cache")
-        program.type("\x1b")
-        program.wait_for("default/db")
-        program.type("s")
-        program.wait_for("sorted by memory")
-        program.type("?")
-        program.wait_for("help: q quits, any other key returns")
-        program.type("x")
-        program.wait_for("last decisions")
-
-
-def test_marked_pods_are_paused_together(tree: FakeTree) -> None:
-    with shown(tree, 120, 30) as program:
-        select(program, "default/cache")
-        program.type(" ")
-        program.wait_for(" *default/cache")
-        select(program, "default/db")
-        program.type(" f")
-        program.wait_for("Freeze 2 pods (")
-        program.answer("y")
-        program.wait_for("2 pods frozen")
-        assert frozen(pod(tree, "cache"))
-        assert frozen(pod(tree, "db"))
-        assert not frozen(pod(tree, "web"))
-        program.type("/frozen\r")
-        program.wait_for(lambda text: "default/db" in text and "default/web" not in text)
 
 
 def test_the_interval_is_as_long_as_asked_for(tree: FakeTree) -> None:
@@ -218,27 +151,12 @@ def test_the_interval_is_as_long_as_asked_for(tree: FakeTree) -> None:
         assert "default/first" not in program.text
 
 
-def test_it_sees_what_others_do(tree: FakeTree) -> None:
-    with shown(tree) as program:
-        pause_pod(tree.root, pod(tree, "web"), Owner.DAEMON, reason="needs 9.0Mi of 1.0Mi left")
-        program.wait_for("1 paused")
-        program.wait_for(lambda _: "needs 9.0Mi" in program.line_with("default/web"))
-
-
 @pytest.mark.parametrize(("columns", "lines"), [(200, 60), (40, 12), (20, 5), (80, 24)])
 def test_a_resize_draws_everything_anew(columns: int, lines: int, tree: FakeTree) -> None:
     with shown(tree, 100, 30) as program:
         program.resize(columns, lines)
         program.wait_for(lambda text: "default/web" in text and "mark" in "".join(program.screen.lines[-2:]))
         assert all(len(line) <= columns for line in program.screen.lines)
-
-
-def test_without_colour_and_in_ascii(tree: FakeTree) -> None:
-    with shown(tree, env={"NO_COLOR": "1", "PYTHONIOENCODING": "ascii"}) as program:
-        program.wait_for("default/web")
-        assert program.text.isascii()
-        program.type(DOWN)
-        program.wait_for("> default/")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])

@@ -255,20 +255,6 @@ def test_a_node_whose_memory_cannot_be_read_still_shows_its_pods(tree: FakeTree,
     assert [pod.label for pod in snapshot.pods] == ["default/web"]
 
 
-def test_without_kubepods_it_waits_for_it(tmp_path: Path) -> None:
-    (tmp_path / "cgroup").mkdir()
-    with Reader(str(tmp_path / "cgroup"), str(tmp_path / "log"), Config()) as reader:
-        snapshot = reader.read(10 * S)
-        assert (snapshot.kubepods, snapshot.pods) == (None, ())
-        assert snapshot.headroom is not None
-        (tmp_path / "later").mkdir()
-        made = FakeTree(tmp_path / "later")
-        made.add_pod("web")
-        (tmp_path / "later" / "cgroup" / "kubepods.slice").rename(tmp_path / "cgroup" / "kubepods.slice")
-
-        assert len(reader.read(13 * S).pods) == 1
-
-
 def test_memory_high_is_told_from_somebody_elses(tree: FakeTree, reader: Reader) -> None:
     tree.add_pod("web")
     assert reader.read(10 * S).kubepods is not None
