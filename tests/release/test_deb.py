@@ -77,14 +77,6 @@ def test_it_has_the_code_and_nothing_of_any_one_python(root: Path) -> None:
     assert [path for path in root.rglob("*") if path.suffix in (".so", ".pyc")] == []
 
 
-def test_everything_is_roots_and_nobody_elses_to_write(package: Path) -> None:
-    listed = subprocess.run(["dpkg-deb", "-c", package], capture_output=True, text=True, check=True).stdout
-    modes = {tuple(line.split()[:2]) for line in listed.splitlines()}
-
-    assert {mode for mode, _ in modes} == {"drwxr-xr-x", "-rw-r--r--", "-rwxr-xr-x", "lrwxrwxrwx"}
-    assert {owner for _, owner in modes} == {"root/root"}
-
-
 def test_the_unit_starts_what_is_in_the_package(root: Path) -> None:
     unit = (root / "usr/lib/systemd/system/cgpause.service").read_text()
     directives = re.sub(r"^#.*", "", unit, flags=re.MULTILINE)
@@ -124,15 +116,6 @@ def test_the_folder_of_the_figures_is_made_at_each_boot(root: Path) -> None:
     assert tmpfiles.read_bytes() == (REPO / "systemd/cgpause.tmpfiles").read_bytes()
 
 
-def test_links_lead_to_what_is_there_or_in_debian(root: Path) -> None:
-    links = {str(path.relative_to(root)): path for path in root.rglob("*") if path.is_symlink()}
-
-    assert sorted(links) == sorted(deb.LINKS)
-    leading = {name: path.resolve().relative_to(root) for name, path in links.items()}
-    assert leading.pop("usr/lib/cgpause/bin/python") == Path("usr/bin/python3"), "Debian's"
-    assert all((root / target).exists() for target in leading.values())
-
-
 def test_only_the_configuration_is_the_administrators(root: Path) -> None:
     assert (root / "DEBIAN/conffiles").read_text() == "/etc/cgpause/config.toml\n"
     assert [path for path in (root / "etc").rglob("*") if path.is_file()] == [root / "etc/cgpause/config.toml"]
@@ -140,14 +123,6 @@ def test_only_the_configuration_is_the_administrators(root: Path) -> None:
     ours, packaged = (path.read_text().splitlines() for path in (REPO / "systemd/config.toml", config))
     assert [line for line in packaged if line not in ours] == ["all = true"]
     assert load_config(str(config), must_exist=True) == Config(protect=ProtectConfig(all=True))
-
-
-def test_the_sums_are_those_of_the_files(root: Path) -> None:
-    done = subprocess.run(["md5sum", "--quiet", "-c", "DEBIAN/md5sums"], cwd=root, capture_output=True, check=False)
-    files = [path for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
-
-    assert (done.returncode, done.stdout) == (0, b"")
-    assert len((root / "DEBIAN/md5sums").read_text().splitlines()) == sum("DEBIAN" not in path.parts for path in files)
 
 
 def test_licenses_of_all_that_is_in_it_are_named(root: Path) -> None:

@@ -90,10 +90,3 @@ def test_a_host_that_cannot_run_it_natively_says_why_and_stays_as_it_is(checkout
     assert why.endswith("leave --native out to run in a VM")
     for program in ("apt-get", "vm", "python"):
         assert checkout.called(program) == []
-
-
-def test_it_says_that_it_fills_the_virtual_environment(checkout: Checkout) -> None:
-    (checkout.folder / ".venv/cgpause-stamp").unlink()
-    _, said = checkout.demo()
-
-    assert said[2] == f"Python packages to install: cgpause's development tools, into {checkout.folder}/.venv"

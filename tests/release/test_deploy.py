@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from release.manifest import arguments, container_of, podman_options
+from release.manifest import container_of, podman_options
 from release.oci import USELESS
 
 from cgpause import __version__, contained
@@ -168,36 +168,6 @@ def test_the_sidecar_can_read_figures_and_nothing_else(pod: dict[str, Any]) -> N
 # --- as options of podman ------------------------------------------------------------------------------------------
 
 
-def test_podman_gets_what_the_manifest_says(pod: dict[str, Any]) -> None:
-    options = podman_options(pod, "cgpause", FOLDERS, "1234")
-
-    assert {
-        *("--pid=host", "--cgroupns=private", "--network=none", "--user=0:0", "--read-only", "--read-only-tmpfs=false"),
-        *(
-            "--cap-drop=all",
-            "--cap-add=SYS_RESOURCE",
-            "--cap-add=SYS_PTRACE",
-            "--cap-add=DAC_READ_SEARCH",
-            "--cap-add=IPC_LOCK",
-            "--security-opt=no-new-privileges",
-        ),
-        *(f"--env={POD_UID}=1234", f"--memory={256 << 20}", "--stop-timeout=90"),
-        "--volume=/sys/fs/cgroup:/sys/fs/cgroup:rw,rprivate,rbind",
-        "--volume=/host/config:/etc/cgpause:ro,rprivate,rbind",
-    } <= set(options)
-    assert "--privileged" not in options
-    assert "--pid=host" in podman_options(pod, "metrics", FOLDERS, ""), "it is the pod's"
-
-
-def test_without_a_right_podman_does_not_give_it(pod: dict[str, Any]) -> None:
-    pod["hostPID"] = False
-    del container_of(pod, "cgpause")["securityContext"]["capabilities"]["add"]
-
-    options = podman_options(pod, "cgpause", FOLDERS, "")
-
-    assert [option for option in options if option.startswith(("--pid", "--cap-add"))] == []
-
-
 @pytest.mark.parametrize("where", ["pod", "container", "security", "profile", "env", "memory"])
 def test_what_it_does_not_know_it_refuses(pod: dict[str, Any], where: str) -> None:
     changed = copy.deepcopy(pod)
@@ -217,8 +187,3 @@ def test_what_it_does_not_know_it_refuses(pod: dict[str, Any], where: str) -> No
 
     with pytest.raises(ValueError, match=r"\w"):
         podman_options(changed, "cgpause", FOLDERS, "")
-
-
-def test_a_command_stands_in_place_of_the_images_entry_point() -> None:
-    assert arguments({"args": ["a"]}) == (None, ["a"])
-    assert arguments({"command": ["x", "y"], "args": ["a"]}) == ("x", ["y", "a"])
