@@ -54,16 +54,20 @@ def test_each_new_error_and_the_end_of_all_are_logged_once(caplog: Log) -> None:
     caplog.set_level(logging.INFO)
     trouble = FileTrouble("/x/file", "bad", "good")
     trouble.over()
-    for code in (errno.EIO, errno.EIO, errno.EROFS):
+    for code in (errno.EIO, errno.EIO, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ENOSPC):
         trouble.note(OSError(code, os.strerror(code)))
     trouble.over()
     trouble.over()
     trouble.over(lost=3)
 
-    advice = "if the folder was created after the unit's start, restart the unit"
+    created = "if the folder was created after the unit's start, restart the unit"
+    after = ", accessible to root only, then restart the unit"
     assert caplog.messages == [
         'bad file=/x/file error="Input/output error"',
-        f'bad file=/x/file error="Read-only file system" advice="{advice}"',
+        f'bad file=/x/file error="Read-only file system" advice="{created}"',
+        f'bad file=/x/file error="No such file or directory" advice="create /x{after}"',
+        f'bad file=/x/file error="Not a directory" advice="replace /x by a directory{after}"',
+        'bad file=/x/file error="No space left on device" advice="free disk space"',
         "good file=/x/file",
         "good file=/x/file lost=3",
     ]

@@ -6,13 +6,13 @@ import logging
 import os
 from dataclasses import replace
 
-from helpers.actuating import BY_HAND, CONFIG, ORIGINALS, THROTTLE, Bench, drift, lines, refuse, take_over
+from helpers.actuating import BY_HAND, ORIGINALS, THROTTLE, Bench, drift, lines, refuse, take_over
 from helpers.fixtures import Log, Patch
 from helpers.nodes import S
 from helpers.refusals import gone, unreadable
 
 from cgpause.core.clock import now_ns
-from cgpause.core.model import Mechanism, Owner, Pause, Result
+from cgpause.core.model import Owner, Result
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
 from cgpause.ledger.ledger import Resumed
@@ -221,23 +221,7 @@ def test_a_drift_that_cannot_be_answered_counts(bench: Bench, monkeypatch: Patch
     assert bench.held() == ["b"]
 
 
-# --- pause and freeze ----------------------------------------------------------------------------------------------
-
-
-def test_a_freeze_of_a_pod_that_runs_takes_its_record_in(bench: Bench) -> None:
-    bench.pause("b")
-    with Cgroup(bench.tree.root, bench.tracked("b").cgroup.id.path) as cgroup:
-        ledger.resume(cgroup)
-    bench.freeze("b")
-    assert (bench.held(), bench.frozen()) == ([], [])
-
-
-def test_an_action_on_a_pod_that_is_gone_does_not_stop_the_next(bench: Bench) -> None:
-    vanished = bench.tracked("a")
-    actions = [Pause(bench.tracked(name).pod, 1, Mechanism.THROTTLE, "test") for name in ("a", "b")]
-    del bench.tree.pods[vanished.pod.cgroup]
-    bench.apply(*actions, config=CONFIG)
-    assert bench.cpu_max() == ["max 100000", str(THROTTLE), "200000 50000"]
+# --- pause -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_bug_in_the_figures_costs_no_event(bench: Bench, monkeypatch: Patch, caplog: Log) -> None:

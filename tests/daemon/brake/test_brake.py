@@ -52,13 +52,18 @@ def test_where_every_pod_is_protected_memory_high_is_left_alone(brake: Brake, fa
     assert brake_state(fake) == RELEASED
 
 
-def test_where_every_pod_is_protected_a_release_that_failed_is_tried_again(
-    brake: Brake, fake: FakeTree, tree: PodTree, monkeypatch: Patch
+@pytest.mark.parametrize("why", ["all-protected", "switched-off"])
+def test_a_release_that_failed_is_tried_again(
+    brake: Brake, fake: FakeTree, tree: PodTree, monkeypatch: Patch, why: str
 ) -> None:
     apply(brake, 10)
-    protect_all(tree, 1)
+    if why == "all-protected":
+        protect_all(tree, 1)
+    else:
+        tree.config = replace(tree.config, memory_high=replace(tree.config.memory_high, enabled=False))
     with monkeypatch.context() as patch:
         patch.setattr(Cgroup, "write", unwritable)
+        brake.follow()
         apply(brake, 10, at_s=2)
     assert in_force(fake) == TRIPWIRE
 
@@ -220,19 +225,6 @@ def test_nobody_sleeps_where_the_node_is_the_tighter_limit(
 
     assert is_recorded(fake.kubepods)
     assert brake.sleep_ns(headroom) == (30 * S if sleeps else None)
-
-
-def test_a_release_that_failed_is_tried_again_when_it_is_switched_off(
-    brake: Brake, fake: FakeTree, tree: PodTree, monkeypatch: Patch
-) -> None:
-    apply(brake, 10)
-    tree.config = replace(tree.config, memory_high=replace(tree.config.memory_high, enabled=False))
-    with monkeypatch.context() as failing:
-        failing.setattr(Cgroup, "write", unwritable)
-        brake.follow()
-    assert in_force(fake) == TRIPWIRE
-    apply(brake, 10, at_s=2)
-    assert brake_state(fake) == RELEASED
 
 
 def test_nobody_sleeps_without_a_tripwire(brake: Brake, fake: FakeTree, watch: Watch) -> None:

@@ -228,13 +228,6 @@ def test_who_writes_once_an_hour_is_forgotten_and_the_count_begins_anew(brake: B
     assert (brake.drifts, brake.surrenders) == (20, 1)
 
 
-def test_an_hour_is_not_over_before_it_is(brake: Brake, fake: FakeTree) -> None:
-    apply(brake, 10)
-    write_each_second(brake, fake, from_s=2)
-    file(fake).write_text("max\n")
-    assert brake.answer_drift((2 + 3600) * S)
-
-
 def test_given_up_it_neither_answers_nor_tries_again_in_that_hour(brake: Brake, fake: FakeTree) -> None:
     """A dozen daemon-reloads within an hour are no war."""
     apply(brake, 10)
