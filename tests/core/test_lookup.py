@@ -181,12 +181,6 @@ def test_a_typo_is_answered_with_the_nearest_names(ref: str, said: str) -> None:
     assert "among" in said or "(all 7: cgpause status)" in message
 
 
-@given(st.text(max_size=20), st.lists(st.sampled_from(PODS), max_size=4))
-def test_whatever_is_written_means_one_of_the_pods_or_is_refused(ref: str, pods: list[Pod]) -> None:
-    with suppress(PodLookupError):
-        assert find_pod(ref, pods, ROOT) in pods
-
-
 @pytest.mark.parametrize(
     ("ref", "pods", "matches"),
     [

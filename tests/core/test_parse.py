@@ -8,8 +8,6 @@ from functools import partial
 
 import pytest
 from helpers.trees import CAPTURED_POD, CAPTURES, load_capture
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cgpause.core.errors import MalformedError
 from cgpause.core.model import CpuMax
@@ -66,11 +64,6 @@ def test_the_largest_number_of_the_kernel_is_read(data: bytes) -> None:
 def test_cpu_max_is_read_and_written_alike(data: bytes, value: CpuMax) -> None:
     assert parse_cpu_max(data) == value
     assert str(value) == data.decode().strip()
-
-
-@given(quota=st.none() | st.integers(0, 2**64 - 1), period=st.integers(0, 2**64 - 1))
-def test_cpu_max_survives_the_round_trip(quota: int | None, period: int) -> None:
-    assert parse_cpu_max(f"{CpuMax(quota, period)}\n".encode()) == CpuMax(quota, period)
 
 
 def test_flat_keyed_file_may_be_empty_and_hold_keys_we_do_not_know() -> None:

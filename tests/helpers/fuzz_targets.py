@@ -81,12 +81,16 @@ def _high_record(data: bytes) -> bool:
 
 
 def _configuration(data: bytes) -> bool:
+    text = data.decode("utf-8", "replace")
     try:
-        config = parse_config(data.decode("utf-8", "replace"), "fuzz")
-    except ConfigError:
-        return False
-    assert parse_config(render_config(config), "fuzz") == config
-    return True
+        config = parse_config(text, "fuzz")
+    except ConfigError as e:
+        lines = [problem.line for problem in e.problems if problem.line is not None]
+    else:
+        assert parse_config(render_config(config), "fuzz") == config
+        return True
+    assert all(1 <= line <= text.count("\n") + 1 for line in lines)
+    return False
 
 
 def _entry(data: bytes) -> bool:

@@ -67,7 +67,7 @@ def test_a_hostile_name_reaches_a_real_stderr_as_one_line(journal: bool, encodin
         "from cgpause.kernel.logfmt import fields, set_up; set_up(verbose=False); "
         "name = sys.argv[1]; log = logging.getLogger('x'); "
         "log.warning('paused %s', fields(pod=name)); "
-        "log.error('raw %s', ascii(name))"
+        "log.error('raw %s', name[-1])"  # a surrogate
     )
     env = {**os.environ, "PYTHONIOENCODING": encoding, "LC_ALL": "C.UTF-8"}
     done = subprocess.run([sys.executable, "-c", code, HOSTILE], env=env, capture_output=True, check=True)
@@ -76,16 +76,7 @@ def test_a_hostile_name_reaches_a_real_stderr_as_one_line(journal: bool, encodin
     prefixes = ["<4>", "<3>"] if journal else ["warning: ", "error: "]
     assert [line.startswith(prefix) for line, prefix in zip(lines, prefixes, strict=True)] == [True, True]
     assert "Traceback" not in done.stderr.decode()
-
-
-def test_a_raw_surrogate_in_a_message_does_not_stop_the_daemon() -> None:
-    code = (
-        "import logging, sys; from cgpause.kernel.logfmt import set_up; set_up(verbose=False); "
-        "logging.getLogger('x').warning('%s', sys.argv[1]); print('alive')"
-    )
-    done = subprocess.run([sys.executable, "-c", code, HOSTILE], capture_output=True, check=True)
-    assert done.stdout == b"alive\n"
-    assert b"--- Logging error ---" not in done.stderr
+    assert "--- Logging error ---" not in done.stderr.decode()
 
 
 @pytest.mark.parametrize(

@@ -57,25 +57,6 @@ def publish(path: str) -> Publish:
 # --- values ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_published_is_shown(path: str, publish: Publish) -> None:
-    publish(snapshot())
-
-    found = parsed(Source(path).text())
-
-    assert found["cgpause_up", ()] == 1
-    assert found["cgpause_snapshot_timestamp_seconds", ()] == 1795000000
-    assert found["cgpause_headroom_bytes", ()] == 123456789012
-    assert found["cgpause_pods", (("state", "running"),)] == 3
-    assert found["cgpause_pauses_total", (("mechanism", "throttle"), ("namespace", "default"))] == 4
-
-
-def test_each_look_reads_anew(path: str, publish: Publish) -> None:
-    source = Source(path)
-    for headroom in (1, 2):
-        publish(snapshot({"cgpause_headroom_bytes": [Figure((), headroom)]}))
-        assert parsed(source.text())["cgpause_headroom_bytes", ()] == headroom
-
-
 def only_down(found: Samples) -> bool:
     """Return True if the daemon is down and the samples contain only that and the time of the last snapshot."""
     return found["cgpause_up", ()] == 0 and {name for name, _ in found} <= {
@@ -92,14 +73,6 @@ def test_what_is_not_recent_is_not_shown(path: str, publish: Publish, age_s: flo
 
     assert only_down(found)
     assert found["cgpause_snapshot_timestamp_seconds", ()] == 1795000000
-
-
-@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"\xff" * 100, b"null"])
-def test_what_cannot_be_read_is_a_daemon_that_is_down(path: str, content: bytes | None) -> None:
-    if content is not None:
-        Path(path).write_bytes(content)
-
-    assert only_down(parsed(Source(path).text()))
 
 
 def test_what_is_wrong_is_said_once_and_so_is_that_it_is_over(
