@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pty
 import re
@@ -17,13 +16,11 @@ from types import TracebackType
 from typing import Self
 
 import pytest
-from helpers.commandline import all_commands, place, process
+from helpers.commandline import place, process
 from helpers.generated import current
 from helpers.trees import FakeTree, pause_pod
 from release import completions
-from typer.main import get_command
 
-from cgpause.cli.main import app
 from cgpause.core.model import Owner
 
 REPO = Path(__file__).parents[2]
@@ -240,15 +237,6 @@ def test_the_scripts_are_current(name: str) -> None:
     assert sorted(SCRIPTS) == sorted(path.name for path in path.parent.iterdir())
 
 
-def test_switches_before_a_file_are_those_of_commands_with_files_alone() -> None:
-    found = completions.words()
-
-    assert "bug-report" in found.file_commands
-    assert not {"pause", "resume", "explain"} & set(found.file_commands)
-    assert "--keep-names" in found.file_switches
-    assert not {"--force", "--dry-run"} & set(found.file_switches)
-
-
 def test_no_pod_is_offered_twice(tree: FakeTree) -> None:
     assert offered(tree, "pause", "default/web", "") == ["00000002-0000-4000-8000-000000000002"]
 
@@ -280,21 +268,3 @@ def test_a_node_with_something_missing_offers_what_there_is(where: str, tmp_path
         shutil.rmtree(tree.root if where == "no tree" else tree.kubepods)
 
     assert offered(tree, "pause", "") == ([tree.uids["web"]] if where == "no names" else [])
-
-
-def test_the_scripts_know_each_option_that_wants_a_file_or_folder() -> None:
-    commands = all_commands(get_command(app)).values()
-    wanting: dict[str, set[str]] = {"FILE": set(), "DIR": set()}
-    for parameter in (parameter for one in commands for parameter in one.params):
-        kind = str(getattr(parameter, "metavar", "")).partition(".")[0]
-        with contextlib.suppress(KeyError):
-            wanting[kind] |= set(parameter.opts)
-
-    bash, zsh, fish = (
-        (REPO / "scripts/completions" / name).read_text() for name in ("cgpause.bash", "_cgpause", "cgpause.fish")
-    )
-    for text in (bash, zsh):
-        arms = re.findall(r"^ +(--[\w-]+(?: \| --[\w-]+)*)\)", text, re.MULTILINE)
-        assert [set(arm.split(" | ")) for arm in arms] == [wanting["FILE"], wanting["DIR"]]
-    arms = [re.findall(r" -l ([\w-]+)", line) for line in fish.splitlines() if " -l " in line]
-    assert [{f"--{name}" for name in arm} for arm in arms] == [wanting["FILE"], wanting["DIR"]]

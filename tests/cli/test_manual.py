@@ -8,16 +8,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from helpers.commandline import all_commands
 from helpers.generated import current
 from release import manual
-from typer.main import get_command
 
 from cgpause import __version__
-from cgpause.cli.main import app
-from cgpause.config.options import all_entries, header
-from cgpause.config.settings import Config
-from cgpause.core.exit_codes import Exit
 
 REPO = Path(__file__).parents[2]
 MAN = REPO / "docs/man"
@@ -53,29 +47,3 @@ def test_every_roff_takes_it(page: str) -> None:
     assert text.isascii()
     assert not re.search(r"(?<!\\)-", re.sub(r"^\.(TH|\\\").*", "", text, flags=re.MULTILINE))
     assert f"cgpause {__version__}" in shown(page)
-
-
-def test_cgpause_1_has_every_command_option_and_exit_code() -> None:
-    text = shown("cgpause.1")
-
-    for name, command in all_commands(get_command(app)).items():
-        if name == "lab":
-            continue  # its commands have sections
-        section = text.partition(f" {name} cgpause {name} ")[2] if name else text
-        assert section, name
-        for parameter in command.params:
-            for flag in [flag for flag in parameter.opts if flag.startswith("-")]:
-                assert f" {flag}" in section, (name, flag)
-    assert [int(code) for code, _ in manual.exit_meanings()] == sorted(Exit)
-    assert "pause [--mechanism throttle|freeze] [--for TIME]" in text, "how a value is written"
-    assert "--log-dir DIR Parent of the kubelet's pods/ and containers/ log folders (default: /var/log)." in text
-
-
-def test_cgpause_toml_5_has_every_option_and_what_is_allowed() -> None:
-    text = shown("cgpause.toml.5")
-
-    for path, entry in all_entries(Config, Config()):
-        assert f" {header(path, Config) if entry.section else path[-1]} " in text
-        assert " ".join(entry.option.doc.replace("`", "").split()) in text, path
-        if entry.section is None:
-            assert f"Allowed: {entry.allowed()}" in text, path

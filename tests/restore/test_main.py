@@ -237,18 +237,6 @@ def test_main_exits_1_without_cgroup_v2(monkeypatch: Patch, capsys: Capture) -> 
     assert "no cgroup v2 is mounted here" in capsys.readouterr().err
 
 
-def test_the_process_restores_and_exits_with_its_code(tree: FakeTree) -> None:
-    pod = tree.add_pod("web", cpu_max="50000 100000")
-    pause_pod(tree.root, pod)
-    command = [sys.executable, "-m", "cgpause.restore", "--cgroup-root", str(tree.root), "--daemon-only"]
-
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-    assert (done.returncode, cpu_max(pod)) == (0, "50000 100000")
-    assert done.stdout == ""
-    assert done.stderr.startswith("info: resumed ")
-
-
 def test_main_exits_1_without_its_cgroup_root_and_forges_no_log_line(tmp_path: Path, capsys: Capture) -> None:
     """The function's docstring and `cgpause resume --all` promise this."""
     assert restore.main(["--cgroup-root", str(tmp_path / "absent\nresumed cgroup=all")]) == 1
