@@ -10,11 +10,10 @@ from lab.measure.cost import (
     BALLAST_PODS,
     HIGH_PCT,
     LOW_PCT,
-    parse_kib,
     parse_wakeups,
     plan_load,
 )
-from lab.measure.slowdown import QUOTAS_M, cpu_max, summarize
+from lab.measure.slowdown import summarize
 from lab.pages.bench_report import merge
 from lab.vm.host import LabError
 
@@ -42,12 +41,6 @@ def test_a_kernel_that_does_not_count_wakeups_is_an_error_that_says_what_to_do(k
         parse_wakeups(SCHED.format(key=key, value="   42"))
 
 
-def test_memory_fields_are_read_in_kib_and_other_lines_are_passed_over() -> None:
-    text = "5581-7ffc [rollup]\nRss:   17644 kB\nPss:   16022 kB\nTHPeligible:    0\n"
-
-    assert parse_kib(text) == {"Rss": 17644, "Pss": 16022}
-
-
 @pytest.mark.parametrize("total_gib", [4, 8, 64])
 def test_the_load_peaks_below_every_line_at_which_somebody_kills(total_gib: int) -> None:
     total, used = total_gib * GIB, 200 * MIB
@@ -65,10 +58,6 @@ def test_the_load_peaks_below_every_line_at_which_somebody_kills(total_gib: int)
 def test_a_guest_too_small_for_the_load_is_an_error_that_says_what_it_needs() -> None:
     with pytest.raises(LabError, match="4 GiB"):
         plan_load(1536 * MIB, 200 * MIB)
-
-
-def test_quotas_are_written_as_kubernetes_writes_cpu_limits() -> None:
-    assert [cpu_max(quota) for quota in QUOTAS_M[:3]] == ["max 100000", "10000 100000", "5000 100000"]
 
 
 def test_a_slowdown_is_counted_within_its_round() -> None:

@@ -1,18 +1,15 @@
-"""The experiment's plan, driver and command line, with a fake guest in place of the VM."""
+"""The experiment's driver, with a fake guest in place of the VM."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.experiments import EVERYTHING, FACTS, FakeBed, make_results
-from lab.bed import arms
+from helpers.experiments import FACTS, FakeBed, make_results
 from lab.measure.experiment import Driver, Wanted
-from lab.measure.experiment_results import ALL_ARMS, ARMS, OVERSUBSCRIPTIONS, SEEDS, SHARES, Cell, Trial, load
-from lab.vm.host import LabError
+from lab.measure.experiment_results import Cell, Trial, load
 
 CELL = Cell("kubepods", 16, 1.5)
 SMALL = Wanted(("kubepods",), (16, 8), (1.5,), ("none", "stock"), (1,))
@@ -30,47 +27,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "experiment.json"
 
 
-# The plan
-
-
-def test_the_whole_experiment_is_every_arm_on_every_load_with_every_seed() -> None:
-    assert len(EVERYTHING) == len(set(EVERYTHING))
-    cells = {trial.cell for trial in EVERYTHING}
-    assert len(cells) == len(ARMS) * len(SHARES) * len(OVERSUBSCRIPTIONS)
-    assert len(EVERYTHING) == sum(len(cell.arms) for cell in cells) * len(SEEDS)
-
-
-@pytest.mark.parametrize(("oversubscription", "arms"), [(1.2, 2), (1.3, len(ARMS["node"]))])
-def test_where_nothing_can_be_prevented_only_the_cost_of_control_is_measured(
-    oversubscription: float, arms: int
-) -> None:
-    assert len(Cell("node", 8, oversubscription).arms) == arms
-
-
-def test_arms_are_those_that_a_trial_knows() -> None:
-    assert set(ALL_ARMS) == set(arms.ARMS)
-    for setting, names in ARMS.items():
-        assert [name for name in names if setting not in arms.ARMS[name].settings] == []
-
-
-def test_every_load_is_measured_once_before_any_a_second_time_the_most_telling_first() -> None:
-    batches = Wanted().batches()
-
-    assert [{trial.seed for trial in batch} for batch in batches[::2]] == [{seed} for seed in SEEDS]
-    for batch, setting in zip(batches, itertools.cycle(ARMS), strict=False):
-        assert {trial.cell.setting for trial in batch} == {setting}
-        assert list(dict.fromkeys(trial.cell.oversubscription for trial in batch)) == list(OVERSUBSCRIPTIONS)
-
-
-def test_a_setting_without_any_of_the_arms_is_left_out() -> None:
-    batches = Wanted(arms=("earlyoom",)).batches()
-
-    assert {trial.cell.setting for batch in batches for trial in batch} == {"node"}
-
-
-# The driver
-
-
 def test_a_run_keeps_every_trial_with_its_boot(path: Path) -> None:
     bed = FakeBed()
 
@@ -83,14 +39,6 @@ def test_a_run_keeps_every_trial_with_its_boot(path: Path) -> None:
     assert (boot.kernel, boot.commit, boot.code, boot.machine) == ("6.1.0-test", "abc1234", "c0de", "a CPU")
 
 
-def test_what_is_there_is_not_run_again(path: Path) -> None:
-    drive(FakeBed(), path)
-    again = FakeBed()
-
-    assert drive(again, path)
-    assert again.boots == []
-
-
 def test_other_code_is_measured_anew_in_place_of_the_old(path: Path) -> None:
     drive(FakeBed(), path)
 
@@ -99,27 +47,6 @@ def test_other_code_is_measured_anew_in_place_of_the_old(path: Path) -> None:
     results = load(path)
     assert len(results.measured()) == 4
     assert {results.boots[result.boot].code for result in results.measured()} == {"other"}
-
-
-def test_code_that_is_not_committed_is_measured_anew_once(path: Path) -> None:
-    drive(FakeBed(), path, code="c0de+dirty")
-    again = FakeBed()
-
-    assert drive(again, path, code="c0de+dirty")
-
-    assert len(again.ran) == 4
-
-
-def test_what_nobody_has_measured_comes_first(path: Path) -> None:
-    drive(FakeBed(), path)
-    wider = replace(SMALL, arms=("none", "stock", "watermark"))
-    bed = FakeBed()
-
-    drive(bed, path, wider, code="other")
-
-    arms = [trial.arm for _, trial in bed.ran]
-    assert arms[:2] == ["watermark"] * 2
-    assert sorted(arms[2:]) == ["none"] * 2 + ["stock"] * 2
 
 
 def test_each_trial_is_on_disk_when_the_next_begins(path: Path) -> None:
@@ -160,14 +87,6 @@ def test_after_a_failed_trial_the_rest_is_run_on_a_fresh_boot_and_the_trial_by_t
     again = FakeBed()
     assert drive(again, path)
     assert [trial for _, trial in again.ran] == [failing]
-
-
-def test_without_any_guest_the_run_ends(path: Path) -> None:
-    bed = FakeBed()
-    bed.boots_at_all = False
-
-    with pytest.raises(LabError, match="no boot today"):
-        drive(bed, path)
 
 
 def test_nothing_is_begun_that_would_not_end_in_time(path: Path) -> None:

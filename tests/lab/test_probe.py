@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 from lab.bed.kubepods import make_uid
 from lab.bed.services import Plan, Probes, add_up
-from lab.measure.probe import Held, Result, config_text, tell_apart, to_json
+from lab.measure.probe import Held, config_text, tell_apart
 from lab.vm.build import ensure_program
 
 from cgpause.config.load import parse_config
@@ -87,22 +86,6 @@ def test_holds_are_told_apart_by_their_pods() -> None:
 
     assert service == Held(pauses=2, paused_s=6.5, longest_s=4.0)
     assert batch == Held(pauses=1, paused_s=20.0, longest_s=20.0)
-
-
-def test_the_result_is_one_line_of_json() -> None:
-    probes = Probes(failures=3)
-    take_all(probes, "ama")
-    held = Held()
-    shown = json.dumps(
-        to_json(
-            Result(60.0, {"service-0": "service"}, probes, Probes(3), held, held, 0, 0, 0, 93.0, 0), Plan(scale=0.5)
-        )
-    )
-
-    assert "\n" not in shown
-    loaded = json.loads(shown)
-    assert (loaded["probes_sent"], loaded["probes_answered"], loaded["probes_missed"]) == (3, 2, 1)
-    assert (loaded["period_s"], loaded["timeout_s"]) == (5.0, 0.5)
 
 
 @contextmanager
