@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import io
 import json
 import os
@@ -17,7 +16,7 @@ import psutil
 import pytest
 from helpers.commandline import Patch, run
 from helpers.refusals import failing
-from helpers.trees import FakeTree
+from helpers.trees import FakeTree, lock_held
 
 from cgpause.cli.check import Finding, Level, run_checks
 from cgpause.config.settings import Config, MemoryHighConfig
@@ -228,12 +227,8 @@ def test_kernels_at_the_boundaries(
 
 
 def test_a_lock_held_by_a_stopped_process_fails_and_does_not_hang(healthy: FakeTree) -> None:
-    fd = os.open(healthy.kubepods / "cgroup.kill", os.O_WRONLY)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+    with lock_held(healthy.kubepods):
         found = {finding.name: finding for finding in findings_of(healthy)}["flock"]
-    finally:
-        os.close(fd)
 
     assert (found.level, bool(found.advice)) == (Level.FAIL, True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import ExitStack
 from pathlib import Path
 
 from cgpause.config.settings import Config
@@ -97,13 +96,6 @@ BY_HAND = PauseRequest(Mechanism.THROTTLE, THROTTLE, Owner.MANUAL, "by hand", no
 def take_over(bench: Bench, name: str) -> None:
     with Cgroup(bench.tree.root, bench.tracked(name).cgroup.id.path) as cgroup:
         assert ledger.take_over(cgroup, BY_HAND) is not None
-
-
-def locked(bench: Bench, name: str) -> ExitStack:
-    stack = ExitStack()
-    other = stack.enter_context(Cgroup(str(bench.fake.root), bench.tracked(name).pod.cgroup.path))
-    stack.enter_context(other.locked(wait_s=0))
-    return stack
 
 
 def drift(bench: Bench, times: int, value: str | None = None) -> None:

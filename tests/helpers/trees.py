@@ -175,17 +175,9 @@ def pause_pod(
     assert changed
 
 
-def damage(pod: Path) -> None:
-    """Damage the pause record of a pod."""
-    os.setxattr(pod, XATTR, b"rubbish")
-
-
-def spoil(folder: Path, how: str, xattr: str = XATTR) -> None:
-    """Remove or damage a record."""
-    if how == "removed":
-        os.removexattr(folder, xattr)
-    else:
-        os.setxattr(folder, xattr, b"{}")
+def damage(folder: Path, xattr: str = XATTR) -> None:
+    """Damage the record of a pause, or another one."""
+    os.setxattr(folder, xattr, b"rubbish")
 
 
 @contextmanager

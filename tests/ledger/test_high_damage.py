@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 from helpers.fixtures import Patch
 from helpers.ledgers import high_state
 from helpers.refusals import gone, unreadable
-from helpers.trees import spoil
+from helpers.trees import damage
 
 from cgpause.core.errors import CgroupGoneError, DamagedRecordError, KernelReadError, MalformedError, RestoreError
 from cgpause.kernel.cgroupfs import Cgroup
@@ -28,15 +28,17 @@ def armed(kubepods: Cgroup) -> HighRecord:
     return record
 
 
-@pytest.mark.parametrize("how", ["removed", "damaged"])
-def test_a_record_that_is_remembered_replaces_one_that_is_lost(folder: Path, kubepods: Cgroup, how: str) -> None:
+@pytest.mark.parametrize("spoil", [os.removexattr, damage], ids=["removed", "damaged"])
+def test_a_record_that_is_remembered_replaces_one_that_is_lost(
+    folder: Path, kubepods: Cgroup, spoil: Callable[[Path, str], object]
+) -> None:
     known = armed(kubepods)
-    spoil(folder, how, high.XATTR)
+    spoil(folder, high.XATTR)
     second = set_high(kubepods, LOWER, since_ns=9, known=known)
     assert second == HighRecord(None, LOWER, LEVEL, since_ns=1)
     assert read_record(kubepods) == second
 
-    spoil(folder, how, high.XATTR)
+    spoil(folder, high.XATTR)
     assert release(kubepods, known=second) == Released(None, foreign=False)
     assert high_state(folder) == ("max", [])
 

@@ -7,10 +7,10 @@ import os
 from contextlib import ExitStack
 
 import pytest
-from helpers.actuating import BY_HAND, CONFIG, THROTTLE, Bench, drift, lines, locked
+from helpers.actuating import BY_HAND, CONFIG, THROTTLE, Bench, drift, lines
 from helpers.fixtures import Log, Patch
 from helpers.nodes import S
-from helpers.trees import records_left
+from helpers.trees import lock_held, records_left
 
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgroupGoneError, KernelWriteError
@@ -108,7 +108,7 @@ def test_trouble_while_answering_a_drift_is_never_raised(
 
     with ExitStack() as stack:
         if trouble == "locked":
-            stack.enter_context(locked(bench, "b"))
+            stack.enter_context(lock_held(bench.folders["b"]))
         else:
             patched = stack.enter_context(monkeypatch.context())
             patched.setattr(Cgroup, "read", fail)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 
 import pytest
 from helpers.actuating import CONFIG, THROTTLE, Bench, lines
+from helpers.commandline import snapshot
 from helpers.fixtures import Log
 
 from cgpause.core.model import Mechanism, Owner
@@ -17,23 +17,10 @@ from cgpause.ledger import ledger
 from cgpause.ledger.plan import PauseRequest
 
 
-def whole_tree(root: Path) -> dict[str, object]:
-    """Return the names, texts, modes, change times and xattrs of a whole tree."""
-    found: dict[str, object] = {}
-    for base, folders, files in os.walk(root):
-        for name in (".", *folders, *files):
-            path = os.path.join(base, name)
-            status = os.lstat(path)
-            xattrs = {x: os.getxattr(path, x) for x in os.listxattr(path)}
-            text = Path(path).read_bytes() if name in files else b""
-            found[path] = (status.st_ino, status.st_mode, status.st_mtime_ns, status.st_ctime_ns, text, xattrs)
-    return found
-
-
 def test_a_dry_run_says_everything_and_writes_nothing(tmp_path: Path, watch: Watch, caplog: Log) -> None:
     caplog.set_level(logging.INFO)
     bench = Bench(tmp_path, watch, dry_run=True)
-    before = whole_tree(bench.fake.root)
+    before = snapshot(bench.fake.root)
     bench.pause("a", "b")
     bench.pause("b")
     assert bench.held() == ["a", "b"]
@@ -44,7 +31,7 @@ def test_a_dry_run_says_everything_and_writes_nothing(tmp_path: Path, watch: Wat
     bench.sacrifice("b")
     bench.actuator.read_record(bench.tracked("c"))
     assert bench.held() == []
-    assert whole_tree(bench.fake.root) == before
+    assert snapshot(bench.fake.root) == before
     said = [" ".join(line.split()[:4]) for line in lines(caplog)]
     assert said == [
         "would have paused pod=default/a",
@@ -64,11 +51,11 @@ def test_a_dry_run_leaves_real_pauses_alone_and_says_what_it_would_do(
     bench = Bench(tmp_path, watch, dry_run=True)
     request = PauseRequest(Mechanism.THROTTLE, THROTTLE, Owner.DAEMON, "a predecessor's", since_ns=1)
     ledger.pause(bench.tracked("a").cgroup, request)
-    before = whole_tree(bench.fake.root)
+    before = snapshot(bench.fake.root)
     bench.actuator.read_record(bench.tracked("a"))
     assert bench.held() == ["a"]
     bench.resume("a")
-    assert whole_tree(bench.fake.root) == before
+    assert snapshot(bench.fake.root) == before
     assert [line.split(" uid=")[0] for line in lines(caplog)] == ["would have resumed pod=default/a"]
     bench.tree.close()
 

@@ -8,9 +8,9 @@ import time
 from dataclasses import replace
 
 import pytest
-from helpers.actuating import ORIGINALS, THROTTLE, Bench, drift, lines, locked, refuse
+from helpers.actuating import ORIGINALS, THROTTLE, Bench, drift, lines, refuse
 from helpers.fixtures import Log, Patch
-from helpers.trees import records_left
+from helpers.trees import lock_held, records_left
 
 from cgpause.core.model import Freeze, Mechanism, Owner
 from cgpause.ledger import ledger
@@ -88,7 +88,7 @@ def test_a_pod_frozen_by_somebody_else_is_told_once_and_left_to_them(bench: Benc
 
 def test_a_busy_pod_is_frozen_by_a_later_decision(bench: Bench) -> None:
     bench.pause("b")
-    with locked(bench, "b"):
+    with lock_held(bench.folders["b"]):
         bench.freeze("b")
     assert bench.frozen() == []
     bench.freeze("b")

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.actuating import CONFIG, ORIGINALS, SAMPLE, THROTTLE, Bench, drift, lines, locked, refuse, take_over
+from helpers.actuating import CONFIG, ORIGINALS, SAMPLE, THROTTLE, Bench, drift, lines, refuse, take_over
 from helpers.fixtures import Log, Patch
-from helpers.trees import records_left
+from helpers.trees import lock_held, records_left
 
 from cgpause.core.clock import now_ns
 from cgpause.core.model import Mechanism, Owner, Pause, Result
@@ -169,12 +169,12 @@ def test_a_resume_that_fails_is_told_once_tried_again_and_keeps_the_record(
 
 
 def test_a_busy_pod_is_left_for_the_next_tick(bench: Bench) -> None:
-    with locked(bench, "b"):
+    with lock_held(bench.folders["b"]):
         bench.pause("a", "b", "c")
         assert bench.cpu_max() == ["1001 100000", "50000 100000", "1001 100000"]
         assert bench.held() == ["a", "c"]
     bench.pause("b")
-    with locked(bench, "b"):
+    with lock_held(bench.folders["b"]):
         bench.resume("a", "b", "c")
         assert bench.held() == ["b"]
     bench.resume("b")
@@ -183,7 +183,7 @@ def test_a_busy_pod_is_left_for_the_next_tick(bench: Bench) -> None:
 
 def test_a_pod_that_stays_busy_is_told_once(bench: Bench, caplog: Log) -> None:
     """Otherwise a stopped process that holds the lock would cause twenty log lines a second."""
-    with locked(bench, "b"):
+    with lock_held(bench.folders["b"]):
         for _ in range(3):
             bench.pause("b")
     assert len(lines(caplog, "busy")) == 1
@@ -264,7 +264,7 @@ def test_only_paused_pods_wake_us_with_every_write(
         if failure == "refused":
             refuse(stack.enter_context(monkeypatch.context()), bench.folders["b"], errno.EACCES)
         elif failure == "busy":
-            stack.enter_context(locked(bench, "b"))
+            stack.enter_context(lock_held(bench.folders["b"]))
         bench.pause("b")
     watch.read()
     events.write_text("max 1\noom_kill 0\n")

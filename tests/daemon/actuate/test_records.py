@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from helpers.actuating import BY_HAND, ORIGINALS, THROTTLE, Bench, lines, locked
+from helpers.actuating import BY_HAND, ORIGINALS, THROTTLE, Bench, lines
 from helpers.fixtures import Log, Patch
-from helpers.trees import records_left, spoil
+from helpers.trees import damage, lock_held, records_left
 
 from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.model import Mechanism, Owner
@@ -78,13 +80,13 @@ def test_a_systemd_that_answers_slowly_is_asked_about_one_damaged_record_in_a_mi
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)
-@pytest.mark.parametrize("damage", ["removed", "damaged"])
+@pytest.mark.parametrize("spoil", [os.removexattr, damage], ids=["removed", "damaged"])
 def test_a_pod_whose_record_is_lost_is_resumed_by_what_the_daemon_remembers(
-    bench: Bench, caplog: Log, damage: str, mechanism: Mechanism
+    bench: Bench, caplog: Log, spoil: Callable[[Path, str], object], mechanism: Mechanism
 ) -> None:
     """No other source could resume it: this test has no systemd that knows the original."""
     bench.pause("b", mechanism=mechanism)
-    spoil(bench.folders["b"], damage)
+    spoil(bench.folders["b"], "user.cgpause")
     bench.actuator.read_record(bench.tracked("b"))
     assert (bench.cpu_max(), bench.frozen(), bench.held()) == (ORIGINALS, [], [])
     assert records_left(bench.fake.root) == []
@@ -105,7 +107,7 @@ def test_a_pod_whose_lost_record_could_not_be_replaced_at_once_is_tried_again(be
     """cgpause resume holds the lock for a moment after it has removed the record."""
     bench.pause("b")
     os.removexattr(bench.folders["b"], "user.cgpause")
-    with locked(bench, "b"):
+    with lock_held(bench.folders["b"]):
         bench.actuator.read_record(bench.tracked("b"))
     assert bench.tracked("b").damaged
     assert bench.tracked("b").record_retry_at_ns <= now_ns() + NS_PER_S

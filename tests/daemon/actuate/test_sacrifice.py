@@ -8,8 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from helpers.actuating import BY_HAND, CONFIG, Bench, lines, locked, refuse, take_over
+from helpers.actuating import BY_HAND, CONFIG, Bench, lines, refuse, take_over
 from helpers.fixtures import Log, Patch
+from helpers.trees import lock_held
 
 from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.model import Owner, Resume, Sacrifice
@@ -109,7 +110,7 @@ def test_a_restarted_container_is_killed_too(bench: Bench) -> None:
 def test_a_sacrificed_pod_that_could_not_be_resumed_is_resumed_by_the_next_decision(bench: Bench) -> None:
     """A paused pod cannot start a process, and its killed processes end slowly."""
     bench.pause("b")
-    with locked(bench, "b"):
+    with lock_held(bench.folders["b"]):
         bench.sacrifice("b")
     assert bench.held() == ["b"]
     with Sampler(bench.tree) as sampler:
