@@ -139,20 +139,6 @@ def test_protection_and_distress_forbid_a_pause() -> None:
     assert must_run(pod("a"), None, NOW, HOLD) is None
 
 
-@pytest.mark.parametrize(("left_ns", "new"), [(1, True), (0, False), (-1, False)], ids=["before", "at", "after"])
-def test_a_new_pod_is_left_alone(left_ns: int, new: bool) -> None:
-    found = must_run(pod("a", settled_at_ns=NOW + left_ns), None, NOW, HOLD)
-    assert (found is not None and "too new" in found) is new
-
-
-@pytest.mark.parametrize(
-    ("age_ns", "blocked"), [(15 * S - 1, False), (15 * S, True)], ids=["budget-left", "budget-spent"]
-)
-def test_within_its_budget_a_pod_may_be_paused_again(age_ns: int, blocked: bool) -> None:
-    stretch = Stretch(NOW - age_ns, resumed_ns=NOW - S, resumed_by_policy=True)
-    assert (must_run(pod("a"), stretch, NOW, HOLD) is not None) is blocked
-
-
 @pytest.mark.parametrize(
     ("kind", "hold", "seconds"),
     [
