@@ -85,7 +85,7 @@ def rule(verdict: Verdict, headroom: Headroom, config: Config) -> str:
         )
     if place.first:
         return "all that it may take is reserved for it, so that one pod can always reach its peak and give memory back"
-    if place.need <= place.large_drop:
+    if place.need <= place.negligible:
         return "runs: it does not grow, so that a pause would free nothing"
     if paused is not None:
         return (

@@ -113,8 +113,9 @@ class Demand(NamedTuple):
     rate: float
     """Recent growth rate, in bytes per second."""
     basis: Basis
-    large_drop: int
-    """Size of a large drop of this pod (`large_bytes`), in bytes. A pod is not paused for a need of up to this."""
+    negligible: int
+    """A pod is not paused for a need of up to this, in bytes: a large drop (`large_bytes`), because a pod that only
+    fluctuates moves by that much. It is 0 once the pod has taken more than that since its last low: then it grows."""
     is_paused: bool
     is_overdue: bool
     """Whether the pod has been paused for longer than OVERDUE_S."""
@@ -186,7 +187,7 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
         float(used if base is None else used - base if used > base else 0),
         rate,
         basis,
-        large,
+        large if growth.surge() <= large else 0,
         is_paused,
         paused_s > OVERDUE_S,
         paused_s * terms.idle_share,

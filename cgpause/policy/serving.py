@@ -57,8 +57,8 @@ class Place(NamedTuple):
     """Whether the pod has its whole worst demand reserved."""
     excused: bool = False
     stoppable: bool = True
-    large_drop: int = 0
-    """Size of a large drop of this pod (`large_bytes`). A pod is not paused for a need of up to this."""
+    negligible: int = 0
+    """As `Demand.negligible`."""
 
     def describe(self) -> str:
         """Return the place in words: the need, its basis, the headroom left for it."""
@@ -80,7 +80,7 @@ def place_of(one: Demand, need: float, left: float, *, runs: bool, first: bool =
         runs,
         first,
         one.excused,
-        large_drop=one.large_drop,
+        negligible=one.negligible,
     )
 
 
@@ -116,7 +116,7 @@ def serve(
     The result has the places of the paused pods and of those that must not run; with `all_pods` those of all pods.
     """
     active = [one for one in demands if one.active]
-    first, unsafe = _first(active or [one for one in demands if one.need > one.large_drop], left, margin, was_first)
+    first, unsafe = _first(active or [one for one in demands if one.need > one.negligible], left, margin, was_first)
     slack, blocked = way(active, left, first, alone=len(demands) == 1)
     overdue, running = _overdue(active, first, blocked), Growing()
     places: list[Place] = []
@@ -135,7 +135,7 @@ def serve(
         else:
             kept = overdue.granted if overdue is not None and one.is_paused and one is not overdue else 0.0
             need, fits_in, added = _test(one, running, slack, left, kept, spare)
-            runs = need <= fits_in or need <= one.large_drop
+            runs = need <= fits_in or need <= one.negligible
             if runs:
                 running.add(added, running.bytes_with(added))
                 overdue = None if one is overdue else overdue

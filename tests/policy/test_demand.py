@@ -258,7 +258,7 @@ def test_what_is_known_is_passed_on() -> None:
     found = asked(growing(100, grew=True, excused=True), 300, priority=2, kind=PodKind.SERVICE)
     assert (found.excused, found.rate, found.used) == (True, 10 * MIB, 100 * MIB)
     assert (found.order[0], found.is_service) == (2, True)
-    assert found.large_drop == LARGE
+    assert found.negligible == LARGE
     found = asked(growing(100), 300, kind=PodKind.STARTING)
     assert not found.excused
     assert (found.order[0], found.is_service) == (0, False), "a pod that may be a service is served as batch"

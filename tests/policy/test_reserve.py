@@ -124,6 +124,15 @@ def test_a_need_within_noise_is_never_worth_a_pause() -> None:
     assert node.does() == {"b": "pause"}
 
 
+def test_a_pod_that_has_grown_by_more_than_noise_is_paused_for_any_need() -> None:
+    """Many such pods fill a node, each by less than a large drop within one reaction."""
+    node = Node(free=5).add("a", 300, claim=100, rate=100)
+    node.add("b", 200, claim=100, rate=5, known={"low": 199 * MIB + MIB // 2}).add(
+        "c", 200, claim=100, rate=5, known={"low": MIB}
+    )
+    assert node.does() == {"c": "pause"}
+
+
 @pytest.mark.parametrize("cpus", [2, 8, 64])
 def test_idle_pods_are_never_paused_and_none_of_them_goes_first(cpus: int) -> None:
     """This holds for hours, on a full node, with any changes of its CPUs' charge batches."""

@@ -258,11 +258,11 @@ def test_the_worst_demand_of_the_first_stays_reserved(moment: Moment, beside: in
     first = [place for place in places if place.first]
     if first[0].need > first[0].left:
         return  # unsafe: it goes on alone
-    taken = [place.need for place in places if is_other(place) and place.runs and place.need > place.large_drop]
+    taken = [place.need for place in places if is_other(place) and place.runs and place.need > place.negligible]
     # One byte for the rounding of a sum of differences.
     assert sum(taken) <= first[0].left - first[0].need + 1
     stopped = [place for place in places if is_other(place) and not place.runs and place.usage.pod.paused is None]
-    assert all(place.need > place.large_drop for place in stopped)
+    assert all(place.need > place.negligible for place in stopped)
 
 
 def is_other(place: Place) -> bool:

@@ -47,7 +47,7 @@ def want(
         returns=returns * MIB,
         rate=0.0,
         basis=Basis.LIMIT,
-        large_drop=int(noise * MIB),
+        negligible=int(noise * MIB),
         is_paused=paused_s is not None,
         is_overdue=paused_s is not None and paused_s > 20,
         cost_s=0.0,

@@ -43,6 +43,6 @@ def _running(verdicts: Iterable[Verdict]) -> list[Verdict]:
 def _spare(verdict: Verdict) -> float:
     """Return the headroom beyond a pod's demand; infinity for a pod that reserve does not pause for it, the first."""
     place = verdict.place
-    if place is None or place.first or place.excused or place.need <= place.large_drop:
+    if place is None or place.first or place.excused or place.need <= place.negligible:
         return math.inf
     return place.left - place.need
