@@ -78,6 +78,8 @@ class Growth(NamedTuple):
     """`used` in the first sample with the pod paused; None while it runs."""
     read_used: int
     """`used` at the last reading of its page cache."""
+    read_top: int
+    """Highest use at a reading of its page cache since the last large drop. Unlike `top` it includes no page cache."""
     read_rate: float
     """`rate` at the last reading of its page cache."""
     admitted: bool
@@ -289,6 +291,7 @@ def begin(usage: PodUsage, at_ns: int, *, is_first: bool) -> Growth:
         at_ns=at_ns,
         paused_used=None if pod.paused is None else used,
         read_used=used,
+        read_top=used,
         read_rate=0.0,
         admitted=is_first,
         grew=False,
@@ -325,7 +328,7 @@ def _stands_still(old: Growth, usage: PodUsage, interval: _Interval) -> bool:
 
 def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
     """Return the growth of a pod after one more sample; add a peak and the freed memory to `interval`."""
-    (was, old_reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, then_ns, held, read_used,
+    (was, old_reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, then_ns, held, read_used, read_top,
      read_rate, admitted, _, excused, flow, squares, read_flow, read_squares, recorded, shown) = old  # fmt: skip
     current, pod = usage
     reclaimable, at_ns, is_read = pod.reclaimable_bytes, interval.sample.at_ns, interval.is_read
@@ -341,15 +344,16 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
     is_cached = reclaimable > current >> 3
     if is_cached and not is_read:
         used = was
+    is_first = is_read and interval.since.read_at_ns <= started_ns
     if (
         is_read
-        and (is_cached or reclaimable != old_reclaimable)
-        and (used >= read_used - large or interval.since.read_at_ns <= started_ns)
+        and (is_cached or abs(reclaimable - old_reclaimable) > interval.noise)
+        and (used >= read_top - large or is_first)
     ):
         rate, flow, squares, grew = _reread(
             old, used, interval, uncertain=is_cached, reclaimable=reclaimable, runs=runs
         )
-        low, top = min(low, used), used
+        low, top = min(low, used), (used if used > read_top or is_first else read_top)
     elif used < top - large:
         restarted = pod.no_program or (pod.changed_at_ns > 0 and at_ns - pod.changed_at_ns < _NEW_NS)
         # A process that ends gives its memory back over several samples: only the first of these drops is a peak.
@@ -358,7 +362,7 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
             shown = recorded if recorded > shown and interval.is_short else shown
         begins = begins or (restarted and used < was - large)
         interval.given_back += 0 if pod.kind is PodKind.SERVICE else top - used
-        base = top = low = used
+        base = top = low = read_top = used
         low_ran_ns, excused = ran_ns, False
     else:
         if used < low:
@@ -376,9 +380,10 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
     held = (used if held is None else held) if is_paused else None
     if is_read:
         read_used, read_rate, read_flow, read_squares = used, rate, flow, squares
+        read_top = used if used > read_top or is_first else read_top
     return _new(Growth, (
-        used, reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, at_ns, held, read_used, read_rate,
-        admitted, grew, excused, flow, squares, read_flow, read_squares, recorded, shown,
+        used, reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, at_ns, held, read_used, read_top,
+        read_rate, admitted, grew, excused, flow, squares, read_flow, read_squares, recorded, shown,
     ))  # fmt: skip
 
 
@@ -407,17 +412,19 @@ def _reread(
 
     At a reading the use is exact; between two readings page cache counts as use. So if most of the growth since the
     last reading was page cache, or the pod's use was `uncertain` meanwhile, the rates of the last reading count, and
-    the growth from there to here.
+    the growth from there to here. Growth up to the highest use so far does not count: a pod that fluctuates does not
+    grow.
     """
     read_at_ns = interval.since.read_at_ns
     since_ns = max(interval.sample.read_at_ns - max(read_at_ns, old.started_ns), SHORTEST_NS)
+    highest = old.read_top if read_at_ns > old.started_ns else 0
     if uncertain or reclaimable - old.reclaimable > max(used - old.read_used, 0):
         rate, flow, squares = old.read_rate, old.read_flow, old.read_squares
-        grown, grown_ns = (used - old.read_used if read_at_ns else 0), since_ns
+        grown, grown_ns = (used - max(old.read_used, highest) if read_at_ns else 0), since_ns
         weights = _weights(since_ns)
     else:
         rate, flow, squares = old.rate, old.flow, old.squares
-        grown, grown_ns, weights = used - old.used, interval.elapsed_ns, interval.weights
+        grown, grown_ns, weights = used - max(old.used, highest), interval.elapsed_ns, interval.weights
     rate *= 0.5 ** (grown_ns / (HALF_LIFE_S * NS_PER_S))
     grew = grown > interval.noise
     if grew:

@@ -18,6 +18,26 @@ def test_page_cache_is_no_use() -> None:
     assert readings((0, 80, 90)).used == 0, "more was reclaimable when it was read"
 
 
+@pytest.mark.parametrize("step", [0.1, 1], ids=["by-noise", "by-more"])
+@pytest.mark.parametrize("cache", [5, 40], ids=["little-cache", "much-cache"])
+def test_a_pod_that_only_fluctuates_does_not_grow(cache: float, step: float) -> None:
+    """Its page cache grows by `step` MiB a second."""
+    looks = [
+        (1000 * second + 100 * tenth, used + cache + step * second, None if tenth else cache + step * second)
+        for second, used in enumerate((100, 99.1, 99.9, 99.2, 100, 99.2, 100, 99.5, 100))
+        for tenth in range(10)
+    ]
+    assert readings(*looks).rate == 0
+
+
+@pytest.mark.parametrize("cache", [5, 40], ids=["little-cache", "much-cache"])
+def test_growth_after_a_slow_decline_counts(cache: float) -> None:
+    looks = [(1000 * second, 100 - 0.4 * second + cache + second, cache + second) for second in range(20)]
+    assert readings(*looks).rate == 0
+    looks.append((20_000, 98 + cache + 20, cache + 20))
+    assert readings(*looks).rate > 4 * MIB
+
+
 BELIEVED = [(0, 100, 0), (50, 150, None), (100, 200, None)]
 """Growth between readings of the page cache."""
 
