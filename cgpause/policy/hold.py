@@ -70,6 +70,9 @@ def follow(stretches: Stretches, pods: tuple[PodUsage, ...], at_ns: int, hold: H
             if pod.kind is PodKind.STARTING and not old.starting:
                 old = replace(old, starting=True)
             followed[pod.cgroup] = old
+        elif pod.paused is not None:  # by an operator: it has missed probes, so afterwards it has to run
+            start_ns = min(pod.paused.since_ns, at_ns) if old is None else old.start_ns
+            followed[pod.cgroup] = Stretch(start_ns, starting=old is not None and old.starting)
         elif old is not None and not pod.no_program:  # a new container has missed no probe yet
             if old.resumed_ns is None:
                 # After a resume by an operator or for distress the budget counts as spent: the pod runs for min_run_s.

@@ -48,8 +48,8 @@ RESUMED = Stretch(NOW - 10 * S, resumed_ns=NOW - 5 * S, resumed_by_policy=True)
         pytest.param(None, RUNNING, None, id="no-past"),
         pytest.param(None, pod("a", paused=record(NOW - 10 * S)), Stretch(NOW - 10 * S), id="a-predecessors-pause"),
         pytest.param(None, pod("a", paused=record(NOW + 10 * S)), Stretch(NOW), id="a-record-from-the-future"),
-        pytest.param(None, MANUAL, None, id="a-manual-pause"),
-        pytest.param(RESUMED, MANUAL, RESUMED, id="a-manual-pause-is-running-time"),
+        pytest.param(None, MANUAL, Stretch(NOW), id="a-manual-pause"),
+        pytest.param(RESUMED, MANUAL, Stretch(NOW - 10 * S), id="a-manual-pause-soon-after-another"),
         pytest.param(Stretch(NOW - 5 * S), PAUSED, Stretch(NOW - 5 * S), id="kept-while-paused"),
         pytest.param(
             Stretch(NOW - 5 * S, resumed_by_policy=True), PAUSED, Stretch(NOW - 5 * S), id="a-resume-that-failed"
@@ -71,6 +71,15 @@ RESUMED = Stretch(NOW - 10 * S, resumed_ns=NOW - 5 * S, resumed_by_policy=True)
 )
 def test_a_stretch_follows_the_pod(old: Stretch | None, made: Pod, expected: Stretch | None) -> None:
     assert followed(old, made) == expected
+
+
+@pytest.mark.parametrize("kind", PodKind)
+def test_after_cgpause_resume_a_pod_runs_for_a_while(kind: PodKind) -> None:
+    held = pod("a", paused=record(NOW - 60 * S, Owner.MANUAL), kind=kind)
+    stretches = follow({}, (PodUsage(1, held),), NOW, HOLD)
+    running = replace(held, paused=None)
+    stretches = follow(stretches, (PodUsage(1, running),), NOW + S, HOLD)
+    assert must_run_s(running, stretches[CGROUP], NOW + S, HOLD) == 12
 
 
 @pytest.mark.parametrize(
