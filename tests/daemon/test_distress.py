@@ -11,6 +11,7 @@ from helpers.fixtures import Patch
 from helpers.nodes import S
 from helpers.trees import FakeTree, cpu_max, wait_until
 
+from cgpause.config.settings import PodClass
 from cgpause.daemon.distress import Distress
 from cgpause.kernel.inotify import Watch
 from cgpause.kernel.processes import ResumeReason
@@ -79,6 +80,20 @@ def test_after_lost_events_all_words_are_read_again(tmp_path: Path, watch: Watch
     monkeypatch.setattr(bench.tree._words, "ask", lambda pod: asked.append(pod.path))
     Distress(bench.tree, bench.actuator).missed(S)
     assert tracked.cgroup.path in asked
+
+
+def test_a_pod_that_a_rule_calls_batch_may_refuse_connections(tmp_path: Path, watch: Watch, monkeypatch: Patch) -> None:
+    """On the host's network they are connections to anyone."""
+    refused = iter(range(100))
+    monkeypatch.setattr("cgpause.daemon.distress.refused_connections", lambda _: next(refused))
+    bench = Bench(tmp_path, watch)
+    bench.pause("b")
+    tracked = bench.tracked("b")
+    tracked.signs.ruled, tracked.signs.started_ns = PodClass.BATCH, 100 * S
+    distress = Distress(bench.tree, bench.actuator)
+    for at_s in range(101, 110):
+        distress.scan(at_s * S, unwatched=False)
+    assert tracked.pod.distress is None
 
 
 @pytest.mark.parametrize(
