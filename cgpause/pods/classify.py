@@ -208,8 +208,10 @@ class Classifier:
             return PodKind.STARTING
         if signs.listens is None:
             return PodKind.SERVICE  # unknown: the careful guess, because services are paused least
-        age_s = tracked.ran_s(at_ns) if signs.started_ns else math.inf
-        return self.kinds.of_silent(tracked.pod.controller, age_s)
+        controller = tracked.pod.controller
+        # A pod from before the daemon's start is old, unless its workload is a service: then it may still be starting.
+        is_new = bool(signs.started_ns) or self.kinds.is_service(controller)
+        return self.kinds.of_silent(controller, tracked.ran_s(at_ns) if is_new else math.inf)
 
 
 def _is_due(tracked: TrackedPod, at_ns: int) -> bool:

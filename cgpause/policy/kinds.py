@@ -65,6 +65,10 @@ class Kinds:
         """Return True if the workload is known and has not listened: the daemon need not wait for a new pod of it."""
         return controller is not None and controller in self._known and not self._known[controller]
 
+    def is_service(self, controller: str | None) -> bool:
+        """Return True if the workload is known as a service, perhaps from before the daemon's start."""
+        return controller is not None and self._known.get(controller) is True
+
     def is_batch(self, controller: str | None) -> bool:
         """Return True if the workload is certainly batch."""
         return controller is not None and self._known.get(controller) is False
@@ -79,9 +83,9 @@ class Kinds:
         """Return STARTING or BATCH for a pod that has run for `age_s` since its containers changed and does not listen.
 
         STARTING is a pod of a workload that has listened since the daemon started, or a pod younger than FIRM_S whose
-        workload is not certainly batch, while another workload is.
+        workload is a known service, or is not certainly batch while another workload is.
         """
-        if controller in self._heard:
+        if controller in self._heard or (self.is_service(controller) and age_s < FIRM_S):
             return PodKind.STARTING
         if self.is_batch(controller) or age_s >= FIRM_S or not self._batch:
             return PodKind.BATCH

@@ -48,6 +48,12 @@ def test_a_silent_pod_of_a_workload_that_was_only_probed_is_batch() -> None:
     assert kinds.of_silent("default/before", FIRM_S) is PodKind.BATCH, "until a pod of it listens again"
 
 
+def test_a_workload_that_was_a_service_before_the_daemons_start_may_still_be_starting() -> None:
+    kinds = Kinds({"default/web": True, "default/job": False})
+    assert kinds.of_silent("default/web", FIRM_S - 0.1) is PodKind.STARTING
+    assert kinds.of_silent("default/web", FIRM_S) is PodKind.BATCH
+
+
 def test_a_workload_that_listened_once_stays_a_service() -> None:
     kinds = Kinds()
     kinds.note_ended("default/web")

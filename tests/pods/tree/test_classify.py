@@ -17,6 +17,7 @@ from cgpause.kernel.listening import Inside
 from cgpause.pods import classify, programs
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
+from cgpause.policy.kinds import FIRM_S, Kinds
 
 PROGRAM, RUNTIME, SANDBOX = Inside(False, True), Inside(True, False), Inside(False, False)  # noqa: FBT003
 
@@ -107,6 +108,18 @@ def test_a_container_that_starts_may_yet_listen(fake: FakeTree, tree: PodTree, a
     assert workloads(tree) == {"slow": PodKind.STARTING, "known": PodKind.SERVICE}
     tree.refresh(5 * S + starting_ns)
     assert workloads(tree) == {"slow": PodKind.BATCH, "known": PodKind.SERVICE}
+
+
+def test_a_known_service_that_started_just_before_the_daemon_is_starting(
+    fake: FakeTree, tree: PodTree, asked: Asked
+) -> None:
+    """After an upgrade or a boot it would be frozen as batch before it listens."""
+    tree.classifier.kinds = Kinds({"default/web": True})
+    asked.answers = {str(fake.add_pod("web")): False, str(fake.add_pod("job")): False}
+    tree.refresh(S)
+    assert workloads(tree) == {"web": PodKind.STARTING, "job": PodKind.BATCH}
+    tree.refresh(int((1 + FIRM_S) * S))
+    assert workloads(tree) == {"web": PodKind.BATCH, "job": PodKind.BATCH}
 
 
 def test_a_workload_is_known_by_its_other_pods(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
