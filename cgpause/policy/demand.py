@@ -115,7 +115,7 @@ class Demand(NamedTuple):
     basis: Basis
     negligible: int
     """A pod is not paused for a need of up to this, in bytes: a large drop (`large_bytes`), because a pod that only
-    fluctuates moves by that much. It is 0 once the pod has taken more than that since its last low: then it grows."""
+    fluctuates moves by that much. It is 0 for an active pod that has taken more than that since its last low: it grows."""
     is_paused: bool
     is_overdue: bool
     """Whether the pod has been paused for longer than OVERDUE_S."""
@@ -187,7 +187,7 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
         float(used if base is None else used - base if used > base else 0),
         rate,
         basis,
-        large if growth.surge() <= large else 0,
+        0 if active and growth.surge() > large else large,
         is_paused,
         paused_s > OVERDUE_S,
         paused_s * terms.idle_share,

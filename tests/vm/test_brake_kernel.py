@@ -83,7 +83,7 @@ def test_a_daemon_that_sleeps_looks_at_no_pod_and_is_woken_where_the_policy_star
     assert any(sleeps(daemon) for _ in range(4))
 
     # The kernel ends the sleep: the log has its event.
-    calm.resize("filler", LIMIT_MIB - 80)
+    calm.resize("filler", LIMIT_MIB - 140)
     wait_until(lambda: is_at(calm, AIRBAG), "the airbag")
     daemon.wait_for_log(f"pressure path={calm.root}/kubepods.slice/memory.pressure")
 
