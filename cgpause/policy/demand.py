@@ -115,7 +115,7 @@ class Demand(NamedTuple):
     basis: Basis
     negligible: int
     """A pod is not paused for a need of up to this, in bytes: a large drop (`large_bytes`), because a pod that only
-    fluctuates moves by that much. It is 0 for an active pod that has taken more than that since its last low: it grows."""
+    fluctuates moves by that much. It is 0 for an active pod that has taken more than that since its last low."""
     is_paused: bool
     is_overdue: bool
     """Whether the pod has been paused for longer than OVERDUE_S."""

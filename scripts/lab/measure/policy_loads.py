@@ -204,6 +204,29 @@ def _slow(
     return Node(_pods("slow", 12, wave, peaks[1] + 10, lambda: chance.uniform(0.3, 1)), cpus=cpus)
 
 
+def _steady(chance: Random) -> Node:
+    speeds = chance.choice([(60, 150), (150, 280)])
+
+    def job(number: int) -> Behaviour:
+        wave = Wave(0, int(chance.uniform(1350, 1650)) * MIB, chance.uniform(*speeds) * MIB, unit_bytes=2 * MIB)
+        wait_s = 3.0 * (32 - number) + chance.uniform(0, 5)
+
+        def behave() -> Iterator[Step]:
+            yield fill(300 * MIB)
+            yield Step(sleep_s=8.0)
+            yield fill(60 * MIB)
+            yield Step(sleep_s=0.5)
+            yield Step(free_bytes=60 * MIB)
+            yield Step(sleep_s=wait_s)
+            yield from wave()
+
+        return behave
+
+    keeper = SimPod("keeper", leak(21 * GIB, 4e9), limit_bytes=22 * GIB, lasts_s=_EVER)
+    jobs = [SimPod(f"job-{n}", job(n), limit_bytes=2 * GIB, start_s=3.0 * n) for n in range(12)]
+    return Node([keeper, *jobs], cpus=8, capacity_bytes=32 * GIB)
+
+
 def _bursts(chance: Random) -> Node:
     def wave() -> Wave:
         return Wave(50 * MIB, int(chance.uniform(500, 800)) * MIB, 4e9, 6, stay_s=chance.uniform(0.5, 2))
@@ -308,6 +331,11 @@ ADVERSARIES: Final = {
     "slow16": Adversary(
         "12 pods go from 150 MiB to 500 to 700 MiB and back three times, by 3 to 8 MiB/s; limit 710 MiB; 16 CPUs",
         lambda chance: _slow(chance, 16, 150, (500, 700), (3, 8), 3),
+    ),
+    "steady": Adversary(
+        "12 pods of 300 MiB, which once took and freed 60 MiB, go to 1.7 to 2 GiB together, by 60 to 280 MiB/s, beside "
+        "one that keeps 21 GiB; limit 2 GiB; 8 CPUs, 32 GiB",
+        _steady,
     ),
     "bursts": Adversary("20 pods take 450 to 750 MiB at full speed, six times, for 0.5 to 2 s each", _bursts),
     "keepers": Adversary("5 pods grow to 400 MiB and keep it for ever, beside 8 jobs of 100 to 600 MiB", _keepers),
