@@ -4,9 +4,9 @@
 
 Afterwards it adds the resumed pods to the history, with their names and the configured size limit if these can be read.
 
-The unit runs this as ExecStopPost, so it also runs after SIGKILL, a watchdog kill and an OOM kill of the daemon. It
-imports nothing but the standard library, so that any Python can run it (systemd/restore.sh). `cgpause resume --all` is
-the same function.
+The unit runs this as ExecStopPost, so it also runs after SIGKILL, a watchdog kill and an OOM kill of the daemon. Beside
+cgpause it needs only the standard library, so any Python can run it (systemd/restore.sh). `cgpause resume --all` calls
+the same function, `resume_all`.
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ class Restored:
 
 
 def resume_all(root: str, *, owner: Owner | None = None) -> list[Restored]:
-    """Resume all paused pods, or those of `owner` (DAEMON: and expired ones); a failure never stops the others.
+    """Resume all paused pods; with `owner`, only its pauses. For DAEMON this includes expired pauses of operators.
 
-    memory.high of every kubepods root belongs to the daemon, and is restored with the daemon's pauses.
+    A failure never stops the others. memory.high of every kubepods root belongs to the daemon: it is restored except
+    for MANUAL.
 
     Raises:
         CgroupGoneError, KernelReadError: the cgroup root itself is missing or unreadable.
@@ -194,9 +195,10 @@ def log_outcomes(outcomes: list[Restored]) -> int:
 
 @contextmanager
 def alone(root: str) -> Iterator[bool]:
-    """Lock the tree against other daemons while the context is open; yield whether the own daemon is still there.
+    """Lock the tree against other daemons while the context is open, and yield False.
 
-    A daemon in the caller's own cgroup (unit or container) does not count: it hangs, or is about to be stopped.
+    If a daemon in the caller's own cgroup (unit or container) has the lock, yield True and do not lock: that daemon
+    hangs, or is about to be stopped.
 
     Raises:
         DaemonRunningError: another daemon has locked the tree.

@@ -52,7 +52,7 @@ def daemon_parser(prog: str, description: str) -> argparse.ArgumentParser:
     """Return a parser of the daemon's options.
 
     The unit gives CGPAUSE_OPTIONS to `cgpause.daemon`, `cgpause.daemon.reload` and `cgpause.restore`, so all three use
-    this parser. It takes no abbreviations: an option of one program could make an abbreviation ambiguous there.
+    this parser. It takes no abbreviations: one that is clear to one program can be ambiguous to another.
     """
     parser = argparse.ArgumentParser(prog=prog, description=description, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE", help=f"configuration (default: {DEFAULT_CONFIG}, if it exists)")
@@ -95,9 +95,9 @@ def daemon_options(parser: argparse.ArgumentParser, found: argparse.Namespace) -
 
 
 def usable(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split a command line into the daemon's options with their values, and the words that are no such thing.
+    """Split a command line into the daemon's options with their values, and all other words.
 
-    A clean-up runs with the former: a mistake in CGPAUSE_OPTIONS must not leave pods paused.
+    A clean-up runs with the options alone: a mistake in CGPAUSE_OPTIONS must not leave pods paused.
     """
     kept: list[str] = []
     mistakes: list[str] = []

@@ -22,8 +22,8 @@ _CONTAINER_LOG = re.compile(
 _RANDOM = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5}$")
 _HASH_OR_INDEX = re.compile(r"-(?:[bcdfghjklmnpqrstvwxz2456789]{8,10}|[0-9]+)$")
 _ORDINAL = re.compile(r"-[0-9]+$")
-# The API server cuts a name to 58 characters before it adds the random five, so that the dash can be missing, and the
-# end of a ReplicaSet's hash.
+# The API server cuts a name to 58 characters before it adds the five random ones. The cut can remove the dash before
+# them and the end of a ReplicaSet's hash.
 _CUT = re.compile(r"(.{58})[bcdfghjklmnpqrstvwxz2456789]{5}")
 _PART_OF_HASH = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{0,10}$")
 

@@ -368,7 +368,7 @@ class Actuator:
         except CgpauseError as e:
             self._set_aside(tracked, "could not sacrifice", e)
             return
-        # kubelet needs seconds to notice, and then a running pod to restart the containers in.
+        # kubelet needs seconds to notice the kill. Then it needs a running pod to restart the containers in.
         tracked.spare(now_ns() + int(config.hold.settle_s * NS_PER_S))
         self._tell(
             make_event(
@@ -412,7 +412,7 @@ class Actuator:
         tracked.pod = replace(tracked.pod, protected=tracked.pod.protected or tracked.failure)
 
     def _complain(self, tracked: TrackedPod, what: str, error: CgpauseError, level: int = logging.WARNING) -> None:
-        # Log each trouble of a pod once: it may come back every tick.
+        # Log each trouble of a pod once: it may come back in every turn of the loop.
         text = f"{what}: {error}"
         if self._complaints.get(tracked.pod.cgroup) != text:
             self._complaints[tracked.pod.cgroup] = text

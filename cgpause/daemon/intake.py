@@ -114,7 +114,7 @@ class Intake:
         if recovered:
             self.distress.missed(at_ns)
         slept = schedule.sample_at_ns > at_ns + SLOW_NS
-        # The tripwire and the PSI trigger of a kubepods root that was left wake the daemon no more.
+        # The tripwire and the PSI trigger of a kubepods root that kubelet no longer uses wake the daemon no more.
         if recovered or (slept and headroom is not None and self.sleep_ns(headroom, at_ns) is None):
             schedule = schedule.by(at_ns)
         return schedule

@@ -1,9 +1,9 @@
 """Decides which pods are services, which are batch, and which may yet become services, by the signs that they give.
 
 A pod that listens on TCP is a service. A pod in which a process was started from outside counts as one, because that
-may have been an exec probe. A pod that has run for STARTING_S without listening is silent, and what its workload has
-shown before decides about it (`Kinds`). Until then it is starting. A class from a rule or from the pod's own word
-comes before all signs.
+process may have been an exec probe. A pod that got a stop signal counts as one for _ENDING_S. In its first STARTING_S a
+pod is starting, unless its workload is known not to listen. A pod that does not listen after that is silent, and
+`Kinds` chooses its kind by the other pods of its workload. A class from a rule or from the pod's own word comes first.
 """
 
 from __future__ import annotations

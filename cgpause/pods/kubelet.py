@@ -27,7 +27,7 @@ _LONGEST_REST_NS = 600 * NS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class KubeletFlags:
-    """Those of kubelet's flags that say when it evicts."""
+    """The flags of kubelet that say where its configuration is and when it evicts."""
 
     config: str | None = KUBELET_CONFIG
     """None: it has no configuration file."""
@@ -85,7 +85,7 @@ class KubeletProcess:
         return read_started_ns(pid, self._proc) or None
 
     def flags(self) -> KubeletFlags:
-        """Return the flags of the kubelet that was found; only kubeadm's path if none was, or if it has ended."""
+        """Return the flags of the kubelet that was found. If none was found, or it has ended, return the defaults."""
         if self._found is None:
             return KubeletFlags()
         try:

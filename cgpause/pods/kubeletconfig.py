@@ -129,7 +129,7 @@ def read_thresholds(flags: KubeletFlags) -> tuple[Threshold, ...] | None:
 def parse_thresholds(*texts: str, hard_flag: str | None = None, soft_flag: str | None = None) -> tuple[Threshold, ...]:
     """Parse `evictionHard` and `evictionSoft` of a kubelet configuration and its drop-ins, in YAML or JSON.
 
-    A flag counts instead of what the files say. Without `evictionHard` kubelet's default counts, 100 MiB. With only
+    A flag replaces the value in the files. Without `evictionHard` kubelet's default counts, 100 MiB. With only
     other signals in it there is no threshold for memory, unless the configuration has `mergeDefaultEvictionSettings:
     true`. `evictionSoft` has no default, and is left out if it cannot be understood.
 

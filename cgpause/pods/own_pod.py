@@ -21,8 +21,8 @@ _NO_PROCESSES = (errno.ENOENT, errno.EOPNOTSUPP)
 threaded cgroup; its domain cgroup lists its processes. A container may make one, and must not protect itself from a
 pause with it."""
 _NOT_BELOW = (*_NO_PROCESSES, errno.EACCES)
-"""The same for a cgroup below the pod's: a container may take the rights to read its own cgroup away. cgpause's own
-container does not."""
+"""Errors that mean no processes, for a cgroup below the pod's. EACCES too: a container can remove the right to read its
+cgroup, and must not protect itself so. cgpause's own container does not do that."""
 
 
 def holds_us(cgroup: Cgroup, uid: str, own_uid: str | None) -> bool:

@@ -1,6 +1,9 @@
-"""Reads pods' own words, in a thread: a command waits for it for a moment, the daemon's loop not at all.
+"""Reads the own words of pods in a thread: a command waits for the words for a second, the daemon's loop does not wait.
 
-A process may hold the lock that the reading takes, and no signal but SIGKILL ends that wait.
+A pod's *own word* is the variable CGPAUSE in the environment of a container (`cgpause.kernel.environment`).
+
+The kernel takes a lock of the process (mmap_lock) to show its environment. If the process holds that lock, the reading
+thread waits, and only SIGKILL ends the wait.
 """
 
 from __future__ import annotations

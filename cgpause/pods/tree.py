@@ -92,7 +92,7 @@ class PodTree:
     def refresh(self, at_ns: int, *, facts: bool = True) -> tuple[list[TrackedPod], list[Pod]]:
         """Discover the pods once; return the pods that appeared and the pods that are gone.
 
-        Without `facts`, the facts of pods with a known name are not read again: pods come and go by the dozen.
+        Without `facts`, read only the facts of pods without a name: refreshes are frequent when many pods come and go.
         Pods that appear after the first refresh are spared from pauses at first (`TrackedPod.settle`): their cpu.max is
         not set yet when their cgroup appears (measured: systemd writes it up to seconds later).
         A pod that is paused in a tree that is not in use (kubelet's cgroup driver was changed) stays tracked and
@@ -194,7 +194,7 @@ class PodTree:
         self.classifier.classify(tracked, at_ns)
 
     def _ask_word(self, tracked: TrackedPod) -> None:
-        """Have the pod's own word read, once for its present containers, unless the operator heeds none."""
+        """Ask for the pod's own word, once for its present containers. Do nothing if the configuration ignores it."""
         name = self.names.pods.get(tracked.pod.uid)
         if not tracked.signs.word_asked and heeds_word(tracked.pod.qos, name, self.config):
             tracked.signs.word_asked = self._words.ask(tracked.cgroup)

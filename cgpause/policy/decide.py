@@ -95,7 +95,7 @@ def decide(state: State, sample: Sample, config: Config) -> Decision:
     """Return the pods to pause, resume, freeze and sacrifice, the time until the next sample, and the next state."""
     seen = see(state, sample, config)
     if seen.left_bytes > 0 and not state.stretches and not [None for _, pod in seen.pods if pod.paused is not None]:
-        # No pod is paused and headroom is left: the tick ends here, before any pod is ranked.
+        # No pod is paused and headroom is left: the decision ends here, before any pod is ranked.
         return _leave_all(seen, sample, config)
     return decide_on_all(state, seen, sample, config)[0]
 
@@ -226,9 +226,9 @@ def _freezes(paused: list[PodUsage], decided: set[CgroupId], at_ns: int, config:
 
 
 def _due_ns(pod: Pod, stretch: hold.Stretch, at_ns: int, config: Config) -> int:
-    """Return the time at which a paused pod is resumed or frozen regardless of the headroom.
+    """Return the time of the pod's next freeze or resume that does not depend on the headroom.
 
-    An overdue freeze has failed, and an overdue batch pod waits for its turn: both come with a later sample.
+    If both times are over, return the time one second from now: the freeze has failed, or the pod waits for its turn.
     """
     due_ns = (hold.freeze_ns(pod, config.mechanism), hold.end_ns(pod, stretch, config.hold))
     return min([ns for ns in due_ns if ns is not None and ns > at_ns], default=at_ns + _PAUSED_LOOK_NS)

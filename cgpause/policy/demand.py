@@ -22,7 +22,8 @@ from cgpause.policy.peaks import KNOWN_PEAKS
 HORIZON_S = 10.0
 """The growth of a pod that cannot be paused is reserved this far ahead, or until the pod can be paused."""
 ACTIVE_S = 30.0
-"""A pod is growing if its rate takes LITTLE_PCT of the capacity within this time."""
+"""Time over which growth is judged. A running pod is checked for `Demand.active` only if it is new, has just begun, or
+its rate takes LITTLE_PCT of the capacity within this time. It is also the growth reserved before a first large drop."""
 _BEYOND = 0.3
 """For a pod without a limit, with n known peaks: 0.3 / (n + 1) of the highest one stays free beyond it. 1 / (n + 1) is
 the chance that the next peak is the highest. The simulated loads with such pods (24 seeds of each) end in 72 kills with
@@ -98,20 +99,22 @@ class Demand(NamedTuple):
     need: float
     """Most that the pod may take before it can be paused, at its fastest."""
     counted: float
-    """Growth to count while the pod runs, in bytes. Usually the mean growth within one reaction. Exceptions:
-    just grown: its fastest growth within one reaction; paused: one usual step;
-    no large drop yet: its growth of ACTIVE_S, at most the grant; new, or paused without a past: the whole grant;
-    started beside others: the rest of its first memory; with `beyond`, and it has just freed memory: 0.
-    Of these, an excused pod has only the first two and the last."""
+    """Growth to count while the pod runs, in bytes. Usually it is the mean growth within one reaction. Exceptions:
+    (1) The pod has just grown: its fastest growth within one reaction. (2) It is paused: one usual step.
+    (3) It has freed memory a moment ago and has `beyond`: 0.
+    Only for a growing pod that is not excused: (4) it is new, or paused without a known growth: the whole grant.
+    (5) It has had no large drop and has no `beyond`: its growth of ACTIVE_S, at most the grant.
+    (6) It has `beyond` and may have started beside others: the rest of its first memory, at most the grant."""
     variance: float
     """Variance of that growth, in bytes squared."""
     active: bool
-    """Whether the surge that the pod is in, or may begin, is worth a pause: more than LITTLE_PCT of the capacity."""
+    """Whether the pod is growing: it is paused or passes the check of ACTIVE_S, may still take a page, and its expected
+    surge is more than LITTLE_PCT of the capacity."""
     newcomer: bool
     returns: float
     """Bytes of its present use that the pod is expected to free at its peak; it frees what it takes until then, too."""
     rate: float
-    """Recent growth rate, in bytes per second."""
+    """Largest recent growth rate, in bytes per second."""
     basis: Basis
     negligible: int
     """A pod is not paused for a need of up to this, in bytes: a large drop (`large_bytes`), because a pod that only
@@ -126,8 +129,8 @@ class Demand(NamedTuple):
     """Bytes that stay free beyond the worst demand while this is the first pod and others run (`_BEYOND`). Above 0 only
     for a pod without a limit and with a known peak above its use."""
     start: float
-    """Growth to reserve if the pod starts or resumes although its grant does not fit: its first memory. Above 0 only
-    for a pod with `beyond` while a CPU is idle: other pods may not start then."""
+    """First memory that the pod may take at once, in bytes. If its grant does not fit, the pod starts or resumes all
+    the same if these bytes fit the slack. 0 for a pod without `beyond`, and while no whole CPU is idle."""
 
 
 def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms) -> Demand:

@@ -15,7 +15,7 @@ from cgpause.policy.serving import Place
 class Verdict:
     """One pod's place in a decision, for `explain`.
 
-    `rank` is its place, from 1, among the pods that the policy may pause, or under `reserve` resume; else None.
+    `rank` is the pod's number, from 1, among the pods that the policy may pause, or under `reserve` resume; else None.
     """
 
     usage: PodUsage

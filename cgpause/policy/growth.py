@@ -40,8 +40,8 @@ _LONGEST_NS = 3 * NS_PER_S
 """A drop shows a peak only if the last sample is younger than this: in a longer gap the use may have been much higher.
 `Sample.ended` has the peaks of pods that ended in such a gap."""
 _NEW_NS = 5 * NS_PER_S
-"""For this time after a container starts or ends, a large drop counts as the container's end, and the pod becomes a
-newcomer. Some of these drops are ordinary ones. But if only drops since the last sample counted so, simulated bursts
+"""A large drop within this time after a container starts or ends counts as the container's end, and the pod becomes a
+newcomer. Some of these drops are ordinary. But if the daemon counted only drops since the last sample, simulated bursts
 would end in 231 kills, not 62 (3 seeds)."""
 LITTLE_PCT = 0.5
 """The smallest surge that is worth a pause, and the smallest peak of a container, in percent of the capacity."""
@@ -98,8 +98,8 @@ class Growth(NamedTuple):
     read_squares: float
     """`squares` at the last reading of its page cache."""
     recorded: int
-    """The use before its last large drop, in bytes; 0 before the first one. The next drop leaves another peak only if
-    the pod has grown since `low` by more than a large drop."""
+    """The last recorded peak, in bytes; 0 if none is recorded. The next drop leaves another peak only if the pod has
+    grown since `low` by more than a large drop."""
     shown: int
     """Highest of the peaks that its large drops left, in bytes; 0 if there is none."""
 
@@ -192,7 +192,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:
     elapsed_ns = at_ns - growths.at_ns
     can_learn, is_first = elapsed_ns >= SHORTEST_NS, not growths.at_ns
     least = sample.headroom.capacity_bytes * LITTLE_PCT / 100
-    # A sandbox leaves no peak, for example.
+    # Leave out small ends: a sandbox, for example, has no peak of interest.
     ends = [end for end in sample.ended if end.peak_bytes >= least or end.killed or end.after_kill]
     interval = _Interval(
         growths,
@@ -263,7 +263,7 @@ def _take_end(end: Ended, peaks: Peaks, learned: dict[CgroupId, Growth], interva
         end = end._replace(peak_bytes=one.top if is_new else last)
     learned[end.cgroup] = one._replace(recorded=end.peak_bytes, low=one.top)
     if is_new and not end.killed and one.shown and is_alike(end.peak_bytes, one.shown):
-        # Its highest peak is known: this is another one.
+        # `shown` has the ended container's peak already, from a large drop. So the present top is another peak.
         return peaks.with_new([(end.controller, interval.tops.get(end.cgroup, one.top))])
     return peaks.with_end(end, last if end.killed else one.shown, interval.capacity)
 
@@ -410,10 +410,10 @@ def _reread(
 ) -> tuple[float, float, float, bool]:
     """Return `rate`, `flow`, `squares` and `grew` after a reading of a pod's page cache, now `reclaimable` bytes.
 
-    At a reading the use is exact; between two readings page cache counts as use. So if most of the growth since the
-    last reading was page cache, or the pod's use was `uncertain` meanwhile, the rates of the last reading count, and
-    the growth from there to here. Growth up to the highest use so far does not count: a pod that fluctuates does not
-    grow.
+    At a reading the use is exact; between two readings page cache counts as use. If most of the growth since the last
+    reading was page cache, or the use was `uncertain`, the samples since then are dropped: the function starts from the
+    rates of the last reading and adds the growth since that reading. Otherwise it starts from the rates of the last
+    sample. Only growth beyond the highest use so far counts: a pod that fluctuates does not grow.
     """
     read_at_ns = interval.since.read_at_ns
     since_ns = max(interval.sample.read_at_ns - max(read_at_ns, old.started_ns), SHORTEST_NS)

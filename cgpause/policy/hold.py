@@ -1,11 +1,11 @@
 """The limits on pauses: how long a pod may be paused, and how long it then runs; pure.
 
 A *stretch* begins with a pause. It ends when the pod has run for `min_run_s` without a pause (STARTING_RUN_S after a
-pause during its start, if that is longer), or when no program runs in it any more: the next container has missed no
-probe. Short runs belong to the stretch. Its *budget* is the longest
-time from its start, short runs included: `max_pause_s` for a service, which may be probed, `batch_max_pause_s` for
-batch. When the budget is spent, the pod must run (batch pods one at a time). If short runs renewed it, a probe every
-10 s could meet a pause each time.
+pause during its start, if that is longer). It also ends when no program runs in the pod: the next container has missed
+no probe. The *budget* of a stretch is the longest time from its start, short runs included: `max_pause_s` for a
+service, which may be probed, STARTING_PAUSE_S for a starting pod, `batch_max_pause_s` for batch. When the budget is
+spent, the pod must run. A service runs at once, and so does a starting pod whose claim fits. Of all other pods one at a
+time runs: it has its *turn*. If a short run renewed the budget, a probe every 10 s could meet a pause each time.
 
 With 9 s (`max_pause_s`) and 12 s (`min_run_s`) a service misses at most one of Kubernetes' default liveness probes in a
 row, and three in a row kill. (With 15 s it would miss two. Under pressure it misses one even without a pause:
@@ -47,7 +47,7 @@ class Stretch:
     turn: bool = False
     """Whether that resume began the pod's turn."""
     starting: bool = False
-    """Whether the pod's kind was not known when it was paused."""
+    """Whether the pod was `PodKind.STARTING` in a pause of this stretch."""
 
 
 Stretches = Mapping[CgroupId, Stretch]

@@ -2,9 +2,10 @@
 
 A pod that listens on a TCP port is a service, and its workload is one from then on. A *silent* pod does not listen: it
 is batch, or a service that has not started yet. A workload is certainly batch once a silent pod of it has ended, or was
-silent for FIRM_S. Until then its silent pods count as batch, with two exceptions, which the daemon pauses with care
-(`PodKind.STARTING`): pods of a workload that has listened since the daemon started, and pods that started lately while
-other workloads are certainly batch, for the daemon can pause pods of these instead.
+silent for FIRM_S. Other silent pods count as batch, except in three cases, in which they are `PodKind.STARTING` and the
+daemon pauses them with care. First, a pod of their workload has listened since the daemon started. Second, they are
+younger than FIRM_S and their workload is a known service. Third, they are younger than FIRM_S, their workload is not
+certainly batch, and another one is: then the daemon can pause pods of the other workload.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from collections.abc import Mapping
 from cgpause.core.model import PodKind
 
 FIRM_S = 60.0
-"""Longest time from a service's start until it listens; Kubernetes' probes with their defaults allow for half of it."""
+"""A pod that has not listened for this long is certainly batch. Kubernetes' default probes give a service half of this
+time to listen."""
 KEPT = 1000
 """Number of workloads remembered."""
 

@@ -6,19 +6,20 @@ safe      The pods can reach their peaks one after another, nearest first, with 
           pods before them free (the banker's algorithm, Dijkstra 1965). The policy reserves the first one's whole worst
           demand.
 slack     A pod runs while the growth of all running pods within one reaction leaves that way open. A new pod has its
-          expected demand reserved instead; before its first large drop a pod has up to 30 s of its growth reserved.
-start     A growing pod starts or resumes only if its expected demand fits beside most of the expected demands of the
-          running pods served before it. Without this rule pods would wait for each other halfway to their peaks. While
-          a CPU is idle, a pod without a limit and with a known peak runs beside the first one as far as the slack
-          allows.
+          grant reserved instead; before its first large drop a pod has up to 30 s of its growth reserved.
+start     A growing pod starts or resumes only if its grant fits beside most of the grants of the running pods served
+          before it. The grant is the expected demand while a CPU is idle, and the worst demand while all are busy.
+          Without this rule pods would wait for each other halfway to their peaks. While a CPU is idle, a pod without a
+          limit and with a known peak runs beside the first one as far as the slack allows.
 bounded   A pause costs time only if idle CPUs could run the pod; memory that pods free lowers that cost. Once pauses
-          have cost as much as a restart, one paused pod runs until it gives back. Its expected demand must fit beside
-          the worst demand of the first pod and the expected demands of excused pods. At twice the cost it need not fit
-          (the ski-rental rule, Karlin et al. 1988). Only its growth within one reaction is reserved. If the kernel has
-          killed twice at the limit of kubepods since pauses began to cost, and no worst demand fits, pauses prevent
-          little: then all paused pods of its priority run.
+          have cost as much as a restart, one paused pod runs until it gives back. Its grant must fit beside the worst
+          demand of the first pod and the grants of excused pods. At twice that cost the grant need not fit (the
+          ski-rental rule, Karlin et al. 1988). Only the pod's growth within one reaction is reserved. If also no worst
+          demand fits, and the kernel has killed twice at the limit of kubepods since pauses began to cost, pauses
+          prevent little: then all paused pods of the pod's priority run, not one.
 
-If no worst demand fits, the pod with the smallest expected demand goes on alone: few pods take all that they may.
+If no worst demand fits, the first pod of the last decision goes on alone. If it has gone or ended its surge, the batch
+pod with the smallest grant goes on instead, an old one before a new one: few pods take all that they may.
 """
 
 from __future__ import annotations
@@ -63,10 +64,10 @@ it is 59, in the same time."""
 PATIENCE = 2.0
 """Cost of pauses, in restarts, at which the policy excuses a waiting pod even if it does not fit. A pod that fits is
 excused at the cost of one restart. In simulated presets on 2 to 32 CPUs (seeds 1 to 12), 6 of 26,700 pods restart; 14
-if pods that give back leave the cost as it is; 15,682 without control."""
+if freed memory does not lower the cost; 15,682 without control."""
 FUTILE_KILLS = 2
-"""Kills at the limit of kubepods, since pauses began to cost, after which pauses are futile while no worst demand fits:
-an excuse then holds for all waiting pods of the priority."""
+"""Kills at the limit of kubepods since pauses began to cost. From this number on pauses are futile while no worst
+demand fits. Once futile pauses have cost PATIENCE restarts, all waiting pods of the highest waiting priority run."""
 _IDLE_HALF_LIFE_S = 1.0
 _LATE_HALF_LIFE_S = 10.0
 _LONGEST_LATE_S = 1.0
@@ -97,7 +98,7 @@ class ReserveState(NamedTuple):
     """Sacrificed pods whose use has not fallen since, each with the bytes that the kill was expected to free. They are
     not killed again."""
     first: CgroupId | None = None
-    """The pod that was served first; it goes on alone while no worst demand fits."""
+    """The first pod on the way of the last decision (`serving`). While no worst demand fits it stays first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,10 +369,9 @@ def _excuse(
 ) -> Sequence[Demand]:
     """Return the pods to run from now on until they give back, mostly one or none (the ski-rental rule).
 
-    The pod has the highest priority of those that wait. Once pauses have cost a restart, its expected demand has to fit
-    into `left` bytes beside the worst demand of the pod `first` and the expected demands of the excused ones. Once
-    they have cost PATIENCE restarts, it need not fit; if the pauses also were futile, all waiting pods of its priority
-    run.
+    The pod has the highest priority of the waiting pods. Once pauses have cost a restart, its grant has to fit into
+    `left` bytes beside the worst demand of the pod `first` and the grants of the excused pods. Once pauses have cost
+    PATIENCE restarts, the grant need not fit; if the pauses also were futile, all waiting pods of its priority run.
     """
     if not waiting or cost_s < BACKOFF_S:
         return ()

@@ -44,8 +44,10 @@ class Place(NamedTuple):
     """Most that the pod may take: its limit less its use."""
     rate: float
     need: float
-    """Bytes that the test compares with `left`. Usually the pod's growth within one reaction. For a paused or new pod
-    whose grant does not fit: the grant. For first, excused and unstoppable pods: what is reserved, without a test."""
+    """Bytes that the test compares with `left`. Usually the pod's growth within one reaction. If the grant of a paused
+    or new pod does not fit: the grant. For a pod that runs without a test the bytes are only shown: the worst demand
+    of the first pod or an excused one, the grant of a pod that this decision excuses, and the bytes reserved for an
+    unstoppable pod."""
     left: float
     """Bytes available for `need`: the slack less the growth of the pods served before. For a grant: the headroom less
     PROMISED of their grants. For pods without a test: the headroom, to show."""
@@ -156,9 +158,11 @@ class _Test(NamedTuple):
 
 
 def _test(one: Demand, running: Growing, slack: float, left: float, kept: float, spare: float) -> _Test:
-    """Return the test of a pod's growth; if the grant of a start does not fit, the test of the grant, which fails.
+    """Return the test that decides whether a pod runs. Usually it compares the pod's growth with the slack.
 
-    `kept` are bytes that an overdue pod needs.
+    If the grant of a growing pod that is paused or new does not fit, the test compares the grant, and the pod does not
+    run. If such a pod has a `start`, the test compares `start` with the slack instead. `kept` are bytes that an overdue
+    pod needs.
     """
     starts = one.active and (one.is_paused or one.newcomer)
     unpromised = left - PROMISED * running.promised - kept

@@ -34,10 +34,10 @@ def tell(event: Event, keep: Callable[[Event], None] | None, level: int = loggin
 
 
 def max_mib(config_path: str) -> int:
-    """Return the size limit of the history for a command, in MiB: 0 if none is kept, else more than it ever has.
+    """Return the limit of the history for a command, in MiB: 0 if the configuration keeps no history, else no limit.
 
-    Only the daemon makes room, for only it certainly knows the configuration in use. A broken configuration must not
-    keep a command from recording its act.
+    A command never shortens the history, because only the daemon certainly knows the configuration in use. A broken
+    configuration must not keep a command from recording its act.
     """
     try:
         return _UNLIMITED_MIB if load_config(config_path, must_exist=False).history.max_mib else 0
