@@ -27,7 +27,7 @@ import time
 from collections.abc import Sequence
 
 from cgpause import restore
-from cgpause.config.arguments import parse_options, usable
+from cgpause.config.arguments import parse_options, split_options
 from cgpause.core.errors import CgpauseError, HostError
 from cgpause.kernel import logfmt
 from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
@@ -187,7 +187,7 @@ def clean_up(argv: Sequence[str]) -> None:
 
     Nothing is resumed either if another daemon is at work on the tree.
     """
-    options = parse_options(usable(argv)[0])
+    options = parse_options(split_options(argv)[0])
     if options.dry_run:
         return
     try:

@@ -20,7 +20,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from cgpause.config.arguments import Options, daemon_options, daemon_parser, usable
+from cgpause.config.arguments import Options, daemon_options, daemon_parser, split_options
 from cgpause.core.cgroup_names import pod_uid
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import (
@@ -45,7 +45,7 @@ from cgpause.ledger.ledger import Resumed, read_record, resume
 from cgpause.pods.discover import kubepods_roots, paused_cgroups
 from cgpause.pods.names import read_names
 from cgpause.telemetry.events import Event, Named, present, resumed_event
-from cgpause.telemetry.recorder import HistoryWriter, max_mib, tell
+from cgpause.telemetry.recorder import HistoryWriter, command_max_mib, tell
 
 log = logging.getLogger(__name__)
 
@@ -194,7 +194,7 @@ def log_outcomes(outcomes: list[Restored]) -> int:
 
 
 @contextmanager
-def alone(root: str) -> Iterator[bool]:
+def tree_lock(root: str) -> Iterator[bool]:
     """Lock the tree against other daemons while the context is open, and yield False.
 
     If a daemon in the caller's own cgroup (unit or container) has the lock, yield True and do not lock: that daemon
@@ -241,7 +241,7 @@ def main(argv: list[str] | None = None) -> int:
         root = options.cgroup_root or find_cgroup_root()
         if not os.path.isdir(root):
             raise HostError(f"--cgroup-root {printable(root)}: no such directory")
-        with alone(root) if daemon_only else nullcontext(enter_result=False) as stops:
+        with tree_lock(root) if daemon_only else nullcontext(enter_result=False) as stops:
             outcomes = resume_all(root, owner=Owner.DAEMON if daemon_only else None)
     except DaemonRunningError as e:
         log.warning("nothing is resumed %s", fields(reason=e))
@@ -265,7 +265,7 @@ def main(argv: list[str] | None = None) -> int:
     for event in undone:
         tell(event, None)
     if options.history_path is not None:
-        keeper = HistoryWriter(options.history_path, max_mib(options.config_path))
+        keeper = HistoryWriter(options.history_path, command_max_mib(options.config_path))
         for event in undone:
             keeper.keep(event)
     return Exit.NOT_RESTORED if failed else Exit.DONE
@@ -279,7 +279,7 @@ def _parse(argv: list[str] | None) -> tuple[Options, bool, list[str]]:
     mistakes: list[str] = []
     daemon_only = _DAEMON_ONLY in words
     if daemon_only:
-        words, mistakes = usable([word for word in words if word != _DAEMON_ONLY])
+        words, mistakes = split_options([word for word in words if word != _DAEMON_ONLY])
     options = daemon_options(parser, parser.parse_args(words))
     if options.dry_run and not daemon_only:
         parser.error(

@@ -42,11 +42,11 @@ class Globals:
         from cgpause.core.memory_units import MIB
         from cgpause.kernel import journal
         from cgpause.telemetry import history
-        from cgpause.telemetry.recorder import max_mib
+        from cgpause.telemetry.recorder import command_max_mib
 
         problem = None
         path = self.history_path
-        room_mib = max_mib(self.config_file)
+        room_mib = command_max_mib(self.config_file)
         if path is not None and room_mib:
             try:
                 history.append(path, event, room_mib * MIB)

@@ -94,7 +94,7 @@ def daemon_options(parser: argparse.ArgumentParser, found: argparse.Namespace) -
     )
 
 
-def usable(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_options(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split a command line into the daemon's options with their values, and all other words.
 
     A clean-up runs with the options alone: a mistake in CGPAUSE_OPTIONS must not leave pods paused.

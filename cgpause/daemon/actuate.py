@@ -233,7 +233,7 @@ class Actuator:
     def _ended(self, tracked: TrackedPod) -> None:
         """Clear the tracked state of a pause that is over."""
         self._complaints.pop(tracked.pod.cgroup, None)
-        tracked.resumed(now_ns())
+        tracked.clear_pause(now_ns())
         self._unwatch(tracked)
 
     def answer_drift(self, tracked: TrackedPod, config: Config) -> None:

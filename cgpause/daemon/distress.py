@@ -124,7 +124,7 @@ class Distress:
     def _is_refusing(self, tracked: TrackedPod, since_ns: int, at_ns: int) -> bool:
         """Return True if connections to a paused pod that started lately were refused: it may become a service."""
         seen, signs = tracked.seen_since(since_ns), tracked.signs
-        if signs.ruled is PodClass.BATCH:  # connections to others on the host's network would end its pauses
+        if signs.given_class is PodClass.BATCH:  # connections to others on the host's network would end its pauses
             return False
         if signs.listens or at_ns < seen.look_at_ns or at_ns - max(signs.started_ns, signs.seen_ns) > _SLOW_START_NS:
             return False

@@ -136,10 +136,10 @@ class Classifier:
         image was pulled.
         """
         signs, name = left.signs, left.pod.controller
-        if signs.listens or signs.probed or signs.ruled is not PodClass.AUTO:
+        if signs.listens or signs.probed or signs.given_class is not PodClass.AUTO:
             return
         is_new = (
-            self.kinds.note_ended(name) if signs.was_silent else signs.has_program and self.kinds.note_silent(name, 0.0)
+            self.kinds.note_batch(name) if signs.was_silent else signs.has_program and self.kinds.note_silent(name, 0.0)
         )
         if is_new:
             self._classify_silent(at_ns)
@@ -200,8 +200,8 @@ class Classifier:
 
     def _kind(self, tracked: TrackedPod, at_ns: int) -> PodKind:
         signs = tracked.signs
-        if signs.ruled is not PodClass.AUTO:
-            return PodKind(signs.ruled)
+        if signs.given_class is not PodClass.AUTO:
+            return PodKind(signs.given_class)
         if signs.probed or signs.listens or at_ns < signs.ending_until_ns:
             return PodKind.SERVICE
         if signs.starting:
@@ -216,7 +216,7 @@ class Classifier:
 
 def _is_due(tracked: TrackedPod, at_ns: int) -> bool:
     signs, paused = tracked.signs, tracked.pod.paused
-    if signs.listens or signs.ruled is not PodClass.AUTO:
+    if signs.listens or signs.given_class is not PodClass.AUTO:
         return False
     is_due = at_ns >= signs.ask_at_ns and (paused is None or paused.mechanism is Mechanism.THROTTLE)
     is_due = is_due or (paused is not None and signs.asked_ns < paused.since_ns)

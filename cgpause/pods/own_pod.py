@@ -20,7 +20,7 @@ _NO_PROCESSES = (errno.ENOENT, errno.EOPNOTSUPP)
 """Errors that mean no processes. ENOENT: the cgroup was removed, or this is an ordinary directory tree. EOPNOTSUPP: a
 threaded cgroup; its domain cgroup lists its processes. A container may make one, and must not protect itself from a
 pause with it."""
-_NOT_BELOW = (*_NO_PROCESSES, errno.EACCES)
+_NO_PROCESSES_BELOW = (*_NO_PROCESSES, errno.EACCES)
 """Errors that mean no processes, for a cgroup below the pod's. EACCES too: a container can remove the right to read its
 cgroup, and must not protect itself so. cgpause's own container does not do that."""
 
@@ -44,7 +44,7 @@ def holds_us(cgroup: Cgroup, uid: str, own_uid: str | None) -> bool:
         except CgroupGoneError:
             continue  # a removed cgroup holds no process
         except KernelReadError as e:
-            if e.errno not in (_NOT_BELOW if name else _NO_PROCESSES):
+            if e.errno not in (_NO_PROCESSES_BELOW if name else _NO_PROCESSES):
                 raise
     return False
 

@@ -48,7 +48,7 @@ class SeenInPause:
 class KindSigns:
     """Signs of a pod's kind: it listens, may have been probed, or its manifest has a word."""
 
-    ruled: PodClass = PodClass.AUTO
+    given_class: PodClass = PodClass.AUTO
     """The pod's class by a rule or by its own word; AUTO where only the signs below decide."""
     word: OwnWord | None = None
     """The pod's own word; None while none is known. The strongest of its containers stays: a manifest never changes."""
@@ -149,7 +149,7 @@ class TrackedPod:
         paused_ns = self.signs.paused_ns + (0 if paused is None else at_ns - max(paused.since_ns, since_ns))
         return max(at_ns - since_ns - paused_ns, 0) / NS_PER_S
 
-    def resumed(self, at_ns: int) -> None:
+    def clear_pause(self, at_ns: int) -> None:
         """Clear the state of a pause that is over, and note its length."""
         paused = self.pod.paused
         if paused is not None:

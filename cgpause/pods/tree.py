@@ -181,7 +181,7 @@ class PodTree:
             config=self.config,
             word=word,
         )
-        tracked.signs.ruled = pod_class(pod.qos, name, self.config, word)
+        tracked.signs.given_class = pod_class(pod.qos, name, self.config, word)
         tracked.pod = replace(
             pod,
             namespace=None if name is None else name.namespace,

@@ -70,7 +70,7 @@ class Decision(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Sorted:
+class _Groups:
     """The pods of a sample, grouped by the actions that are allowed on them; `candidates` are in rank order."""
 
     resumes: list[Action]
@@ -157,7 +157,7 @@ def decide_on_all(
     if all_pods or config.reserve.sacrifice:  # a sacrifice may choose a pod that stands still
         pods = sample.pods
     stretches = hold.follow(state.stretches, pods, at_ns, config.hold)
-    parts = _sort(pods, stretches, sample, config)
+    parts = _group(pods, stretches, sample, config)
     grants: Grants | None = None
     if config.policy is Policy.RESERVE:
         step = reserve.step(
@@ -188,7 +188,7 @@ def decide_on_all(
 
 
 def _by_watermark(
-    state: watermark.WatermarkState, sample: Sample, parts: _Sorted, config: Config
+    state: watermark.WatermarkState, sample: Sample, parts: _Groups, config: Config
 ) -> tuple[watermark.WatermarkState, tuple[Action, ...]]:
     parts.paused.sort(key=_paused_since)
     all_paused = not parts.candidates and not any(
@@ -267,10 +267,10 @@ def _concerned(state: State, learned: reserve.ReserveState, sample: Sample) -> t
     return tuple([usage for usage in sample.pods if usage.pod.cgroup in concerned])
 
 
-def _sort(
+def _group(
     pods: tuple[PodUsage, ...], stretches: Mapping[CgroupId, hold.Stretch], sample: Sample, config: Config
-) -> _Sorted:
-    at_ns, parts = sample.at_ns, _Sorted([], [], [], [])
+) -> _Groups:
+    at_ns, parts = sample.at_ns, _Groups([], [], [], [])
     due: list[PodUsage] = []
     for usage in rank(pods):
         pod = usage.pod
@@ -302,7 +302,7 @@ def _sort(
 
 
 def _take_turns(
-    parts: _Sorted, due: list[PodUsage], stretches: Mapping[CgroupId, hold.Stretch], grantable: float, config: Config
+    parts: _Groups, due: list[PodUsage], stretches: Mapping[CgroupId, hold.Stretch], grantable: float, config: Config
 ) -> None:
     """Sort the `due` pods, whose pause has taken the longest time allowed, into resumed and still paused ones.
 

@@ -97,10 +97,10 @@ class Growth(NamedTuple):
     """`flow` at the last reading of its page cache."""
     read_squares: float
     """`squares` at the last reading of its page cache."""
-    recorded: int
+    last_peak: int
     """The last recorded peak, in bytes; 0 if none is recorded. The next drop leaves another peak only if the pod has
     grown since `low` by more than a large drop."""
-    shown: int
+    highest_peak: int
     """Highest of the peaks that its large drops left, in bytes; 0 if there is none."""
 
     def may_take_first_memory(self) -> bool:
@@ -176,7 +176,7 @@ class _Interval:
     given_back: int = 0
 
     def record(self, pod: Pod, top: int) -> int:
-        """Take in the use before a pod's large drop; return its `Growth.recorded`."""
+        """Take in the use before a pod's large drop; return its `Growth.last_peak`."""
         if pod.cgroup in self.ended:
             self.tops[pod.cgroup] = top
             return 0
@@ -258,19 +258,19 @@ def _take_end(end: Ended, peaks: Peaks, learned: dict[CgroupId, Growth], interva
     if one is None:
         return peaks.with_end(end, 0, interval.capacity) if end.peak_bytes or end.after_kill else peaks
     is_new = _has_new_peak(one, interval)
-    last = 0 if is_new else one.recorded
+    last = 0 if is_new else one.last_peak
     if end.killed and not end.peak_bytes:
         end = end._replace(peak_bytes=one.top if is_new else last)
-    learned[end.cgroup] = one._replace(recorded=end.peak_bytes, low=one.top)
-    if is_new and not end.killed and one.shown and is_alike(end.peak_bytes, one.shown):
-        # `shown` has the ended container's peak already, from a large drop. So the present top is another peak.
+    learned[end.cgroup] = one._replace(last_peak=end.peak_bytes, low=one.top)
+    if is_new and not end.killed and one.highest_peak and is_alike(end.peak_bytes, one.highest_peak):
+        # `highest_peak` has the ended container's peak already, from a large drop. So the present top is another peak.
         return peaks.with_new([(end.controller, interval.tops.get(end.cgroup, one.top))])
-    return peaks.with_end(end, last if end.killed else one.shown, interval.capacity)
+    return peaks.with_end(end, last if end.killed else one.highest_peak, interval.capacity)
 
 
 def _has_new_peak(one: Growth, interval: _Interval) -> bool:
     """Return whether a pod's highest use since its last large drop is a peak that was not yet recorded."""
-    return _is_new_peak(one.top, one.low, large_bytes(one.top, interval.capacity, interval.noise), one.recorded)
+    return _is_new_peak(one.top, one.low, large_bytes(one.top, interval.capacity, interval.noise), one.last_peak)
 
 
 def begin(usage: PodUsage, at_ns: int, *, is_first: bool) -> Growth:
@@ -300,8 +300,8 @@ def begin(usage: PodUsage, at_ns: int, *, is_first: bool) -> Growth:
         squares=0.0,
         read_flow=0.0,
         read_squares=0.0,
-        recorded=0,
-        shown=0,
+        last_peak=0,
+        highest_peak=0,
     )
 
 
@@ -329,7 +329,8 @@ def _stands_still(old: Growth, usage: PodUsage, interval: _Interval) -> bool:
 def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
     """Return the growth of a pod after one more sample; add a peak and the freed memory to `interval`."""
     (was, old_reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, then_ns, held, read_used, read_top,
-     read_rate, admitted, _, excused, flow, squares, read_flow, read_squares, recorded, shown) = old  # fmt: skip
+     read_rate, admitted, _, excused, flow, squares, read_flow, read_squares,
+     last_peak, highest_peak) = old  # fmt: skip
     current, pod = usage
     reclaimable, at_ns, is_read = pod.reclaimable_bytes, interval.sample.at_ns, interval.is_read
     used = current - reclaimable if current > reclaimable else 0
@@ -357,9 +358,9 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
     elif used < top - large:
         restarted = pod.no_program or (pod.changed_at_ns > 0 and at_ns - pod.changed_at_ns < _NEW_NS)
         # A process that ends gives its memory back over several samples: only the first of these drops is a peak.
-        if _is_new_peak(top, low, large, recorded):
-            recorded = interval.record(pod, top)
-            shown = recorded if recorded > shown and interval.is_short else shown
+        if _is_new_peak(top, low, large, last_peak):
+            last_peak = interval.record(pod, top)
+            highest_peak = last_peak if last_peak > highest_peak and interval.is_short else highest_peak
         begins = begins or (restarted and used < was - large)
         interval.given_back += 0 if pod.kind is PodKind.SERVICE else top - used
         base = top = low = read_top = used
@@ -383,7 +384,7 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
         read_top = used if used > read_top or is_first else read_top
     return _new(Growth, (
         used, reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, at_ns, held, read_used, read_top,
-        read_rate, admitted, grew, excused, flow, squares, read_flow, read_squares, recorded, shown,
+        read_rate, admitted, grew, excused, flow, squares, read_flow, read_squares, last_peak, highest_peak,
     ))  # fmt: skip
 
 
@@ -434,8 +435,8 @@ def _reread(
     return _remembered(rate), flow, squares, grew
 
 
-def _is_new_peak(top: int, low: int, large: int, recorded: int) -> bool:
-    return not recorded or top > low + large
+def _is_new_peak(top: int, low: int, large: int, last_peak: int) -> bool:
+    return not last_peak or top > low + large
 
 
 def _weights(elapsed_ns: int) -> tuple[float, float, float]:

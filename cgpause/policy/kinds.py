@@ -53,10 +53,10 @@ class Kinds:
         Before that a new workload becomes silent so far. A service stays one. Return whether anything changed.
         """
         if seconds >= FIRM_S:
-            return self.note_ended(controller)
+            return self.note_batch(controller)
         return controller not in self._known and self._set(controller, known=None)
 
-    def note_ended(self, controller: str | None) -> bool:
+    def note_batch(self, controller: str | None) -> bool:
         """Make a workload certainly batch, unless it is known as a service; return whether that is new.
 
         For the end of a pod that was found not to listen, and for one that did not listen for FIRM_S.

@@ -33,7 +33,7 @@ def tell(event: Event, keep: Callable[[Event], None] | None, level: int = loggin
         keep(event)
 
 
-def max_mib(config_path: str) -> int:
+def command_max_mib(config_path: str) -> int:
     """Return the limit of the history for a command, in MiB: 0 if the configuration keeps no history, else no limit.
 
     A command never shortens the history, because only the daemon certainly knows the configuration in use. A broken

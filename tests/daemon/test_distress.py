@@ -89,7 +89,7 @@ def test_a_pod_that_a_rule_calls_batch_may_refuse_connections(tmp_path: Path, wa
     bench = Bench(tmp_path, watch)
     bench.pause("b")
     tracked = bench.tracked("b")
-    tracked.signs.ruled, tracked.signs.started_ns = PodClass.BATCH, 100 * S
+    tracked.signs.given_class, tracked.signs.started_ns = PodClass.BATCH, 100 * S
     distress = Distress(bench.tree, bench.actuator)
     for at_s in range(101, 110):
         distress.scan(at_s * S, unwatched=False)

@@ -103,7 +103,7 @@ def test_a_stop_saves_what_has_changed_and_nothing_else(path: str, hand: Hand) -
 
     one = saver_at(path, hand, known)
     one.turn(1, WEB, kinds)
-    kinds.note_ended("default/job")
+    kinds.note_batch("default/job")
     one.save(WEB, kinds)
     hand.work()
     assert learned.read(path) == Learned(WEB, {"default/job": False})

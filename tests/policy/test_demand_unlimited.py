@@ -52,7 +52,7 @@ def test_the_growth_of_a_pod_with_a_known_peak_is_not_reserved_far_ahead() -> No
     ("limit", "facts", "reserved"),
     [
         pytest.param(None, {}, False, id="freed"),
-        pytest.param(None, {"recorded": False}, True, id="grows"),
+        pytest.param(None, {"last_peak": False}, True, id="grows"),
         pytest.param(None, {"low": 90 * MIB}, True, id="has-grown-since"),
         pytest.param(None, {"admitted": False}, True, id="a-new-container"),
         pytest.param(900, {}, True, id="limited"),
@@ -62,7 +62,7 @@ def test_nothing_is_reserved_for_a_pod_with_a_known_peak_that_has_just_freed_mem
     limit: float | None, facts: dict[str, Any], reserved: bool
 ) -> None:
     """A pod that ends frees its memory over several samples; frozen, it would keep what the next one needs."""
-    known = growing(100, **{"recorded": True, "base": 100 * MIB, "flow": 1.0 * MIB, **facts})
+    known = growing(100, **{"last_peak": True, "base": 100 * MIB, "flow": 1.0 * MIB, **facts})
     found = asked(known, limit, peaks=(400,))
     assert found.active
     assert (found.counted > 0) is reserved

@@ -357,7 +357,7 @@ def test_a_restarted_pod_begins_again() -> None:
     known = growth(100, low=50 * MIB, ran_ns=9 * S, rate=MIB, base=50 * MIB, excused=True)
     found = after(known, 1000, 5, NEW_CONTAINER)
     expected = growth(
-        5, admitted=False, started_ns=START_NS + S, at_ns=START_NS + S, recorded=100 * MIB, shown=100 * MIB
+        5, admitted=False, started_ns=START_NS + S, at_ns=START_NS + S, last_peak=100 * MIB, highest_peak=100 * MIB
     )
     assert found == expected._replace(read_used=known.read_used)
 

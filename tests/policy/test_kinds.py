@@ -16,7 +16,7 @@ def test_nothing_is_known_of_a_new_workload() -> None:
 def test_silence_makes_batch_with_care_where_other_pods_can_be_paused() -> None:
     kinds = Kinds()
     kinds.note_silent("default/slow", FIRM_S - 0.1)
-    kinds.note_ended("default/job")
+    kinds.note_batch("default/job")
     assert kinds.is_silent("default/slow")
     assert kinds.of_silent("default/slow", FIRM_S - 0.1) is PodKind.STARTING
     assert kinds.of_silent("default/slow", FIRM_S) is PodKind.BATCH
@@ -56,10 +56,10 @@ def test_a_workload_that_was_a_service_before_the_daemons_start_may_still_be_sta
 
 def test_a_workload_that_listened_once_stays_a_service() -> None:
     kinds = Kinds()
-    kinds.note_ended("default/web")
+    kinds.note_batch("default/web")
     kinds.note_listening("default/web")
     kinds.note_silent("default/web", FIRM_S)
-    kinds.note_ended("default/web")
+    kinds.note_batch("default/web")
     assert not kinds.is_silent("default/web")
     assert kinds.of_silent("default/other", 0.0) is PodKind.BATCH  # no kind is certain any more
 
@@ -67,7 +67,7 @@ def test_a_workload_that_listened_once_stays_a_service() -> None:
 def test_a_thousand_workloads_are_remembered_the_oldest_go_first() -> None:
     kinds = Kinds()
     for number in range(1001):
-        kinds.note_ended(f"default/job{number}")
+        kinds.note_batch(f"default/job{number}")
     assert not kinds.is_silent("default/job0")
     assert kinds.is_silent("default/job1")
     assert kinds.of_silent("default/new", 0.0) is PodKind.STARTING
@@ -77,7 +77,7 @@ def test_a_workload_that_is_met_again_is_not_the_first_to_go() -> None:
     """Runs with names of their own (workflows, CI) would push out the services that were there first."""
     kinds = Kinds({"default/web": True, "default/old": False})
     for number in range(1500):
-        kinds.note_ended(f"default/run{number}")
+        kinds.note_batch(f"default/run{number}")
         kinds.note_listening("default/web")
     assert kinds.known()["default/web"] is True
     assert "default/old" not in kinds.known()
@@ -86,7 +86,7 @@ def test_a_workload_that_is_met_again_is_not_the_first_to_go() -> None:
 def test_a_workload_that_becomes_a_service_is_not_the_first_to_go() -> None:
     kinds = Kinds({"default/web": None, **{f"default/run{number}": False for number in range(KEPT - 1)}})
     kinds.note_listening("default/web")
-    kinds.note_ended("default/new")
+    kinds.note_batch("default/new")
     assert kinds.known()["default/web"] is True
     assert "default/run0" not in kinds.known()
 
@@ -104,7 +104,7 @@ def test_what_was_known_counts_again() -> None:
 def test_services_known_from_before_make_no_workload_certain() -> None:
     kinds = Kinds({"default/web": True, "default/shop": True})
     assert kinds.of_silent("default/new", 0.0) is PodKind.BATCH, "there is no other pod to pause instead"
-    kinds.note_ended("default/job")
+    kinds.note_batch("default/job")
     assert kinds.of_silent("default/new", 0.0) is PodKind.STARTING
     assert kinds.of_silent("default/new", FIRM_S + 1) is PodKind.BATCH
 
@@ -112,7 +112,7 @@ def test_services_known_from_before_make_no_workload_certain() -> None:
 def test_what_is_known_is_a_copy_and_changes_only_with_something_new() -> None:
     kinds = Kinds({"default/web": True})
     kinds.note_listening("default/web")
-    assert not kinds.note_ended("default/web")
+    assert not kinds.note_batch("default/web")
     assert not kinds.note_silent("default/web", FIRM_S)
     kinds.note_listening(None)
     assert kinds.known() == {"default/web": True}
@@ -125,7 +125,7 @@ def test_what_is_known_is_a_copy_and_changes_only_with_something_new() -> None:
 
 def test_what_is_certain_is_not_forgotten_for_a_pod_that_is_young() -> None:
     kinds = Kinds()
-    kinds.note_ended("default/job")
+    kinds.note_batch("default/job")
     kinds.note_silent("default/job", 1.0)
     kinds.note_listening("default/web")
     kinds.note_silent("default/web", 1.0)
@@ -137,7 +137,7 @@ def test_what_is_certain_is_not_forgotten_for_a_pod_that_is_young() -> None:
 def test_a_workload_counts_as_batch_once_however_many_of_its_pods_have_ended() -> None:
     kinds = Kinds()
     for _ in range(3):
-        kinds.note_ended("default/job")
+        kinds.note_batch("default/job")
     assert kinds.of_silent("default/other", 0.0) is PodKind.STARTING
     kinds.note_listening("default/job")
     assert kinds.of_silent("default/other", 0.0) is PodKind.BATCH
@@ -146,18 +146,18 @@ def test_a_workload_counts_as_batch_once_however_many_of_its_pods_have_ended() -
 def test_pods_without_a_controller_teach_nothing() -> None:
     kinds = Kinds()
     kinds.note_listening(None)
-    kinds.note_ended(None)
+    kinds.note_batch(None)
     kinds.note_silent(None, FIRM_S)
     kinds.note_silent(None, 1.0)
     assert not kinds.is_silent(None)
     assert kinds.of_silent(None, 0.0) is PodKind.BATCH
-    kinds.note_ended("default/job")
+    kinds.note_batch("default/job")
     assert kinds.of_silent(None, FIRM_S) is PodKind.BATCH
 
 
 def test_what_is_forgotten_is_no_longer_certain() -> None:
     kinds = Kinds()
-    kinds.note_ended("default/job")
+    kinds.note_batch("default/job")
     for number in range(999):
         kinds.note_listening(f"default/web{number}")
     assert kinds.of_silent("default/other", 0.0) is PodKind.STARTING
@@ -170,7 +170,7 @@ def test_a_service_that_is_forgotten_leaves_what_is_certain() -> None:
     kinds.note_listening("default/web")
     for number in range(999):
         kinds.note_silent(f"default/new{number}", 1.0)
-    kinds.note_ended("default/job")
+    kinds.note_batch("default/job")
     assert kinds.of_silent("default/other", 0.0) is PodKind.STARTING
     kinds.note_listening("default/job")
     assert kinds.of_silent("default/other", 0.0) is PodKind.BATCH

@@ -378,5 +378,5 @@ class SimDaemon:
         if pod.kind is not PodKind.BATCH or pod.facts is None:
             return
         name = pod.facts.controller
-        if self._kinds.note_ended(name) if pod in self._silent else self._kinds.note_silent(name, 0.0):
+        if self._kinds.note_batch(name) if pod in self._silent else self._kinds.note_silent(name, 0.0):
             self._classify_silent(self._engine.pods)

@@ -284,7 +284,7 @@ def paused_while_it_starts(fake: FakeTree, tree: PodTree, asked: Asked, since_ns
 
 def test_a_pod_is_no_older_after_a_pause(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
     """Otherwise a service that was paused while it started would be taken for batch, and be frozen."""
-    tree.classifier.kinds.note_ended(
+    tree.classifier.kinds.note_batch(
         "default/job"
     )  # while another workload is certainly batch, a silent young pod is STARTING
     _, tracked = paused_while_it_starts(fake, tree, asked, 6 * S)
@@ -292,7 +292,7 @@ def test_a_pod_is_no_older_after_a_pause(fake: FakeTree, tree: PodTree, asked: A
     assert tracked.pod.kind is PodKind.STARTING
     assert tracked.ran_s(100 * S) == 5.0
     assert asked.pods == [], "it has not run long enough to be asked"
-    tracked.resumed(105 * S)
+    tracked.clear_pause(105 * S)
     assert tracked.pod.paused is None
     tree.refresh(159 * S)
     assert workloads(tree) == {"slow-0": PodKind.STARTING}
@@ -301,7 +301,7 @@ def test_a_pod_is_no_older_after_a_pause(fake: FakeTree, tree: PodTree, asked: A
     assert workloads(tree) == {"slow-0": PodKind.BATCH}
     tracked.pod = replace(tracked.pod, paused=record(170 * S))
     tree.note_container_change(tracked, 180 * S)  # a new container, in the pause
-    tracked.resumed(190 * S)
+    tracked.clear_pause(190 * S)
     assert tracked.ran_s(200 * S) == 10.0
 
 
@@ -311,7 +311,7 @@ def test_a_pod_that_was_paused_while_it_started_is_not_taken_for_batch(
     """No workload is certainly batch here, so a pod that was asked and does not listen counts as batch."""
     slow, tracked = paused_while_it_starts(fake, tree, asked, 3 * S)
     tree.refresh(20 * S)
-    tracked.resumed(21 * S)
+    tracked.clear_pause(21 * S)
     tree.refresh(28 * S)
     assert (asked.pods, tracked.pod.kind) == ([], PodKind.STARTING)
     tree.refresh(29 * S)
