@@ -248,7 +248,7 @@ def test_a_pod_whose_memory_is_in_tmpfs_is_not_sacrificed_for_it(
         in_memory.unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("policy", ["watermark", "reserve"])
+@pytest.mark.parametrize("policy", [pytest.param("watermark", marks=pytest.mark.long), "reserve"])
 def test_two_daemons_on_one_tree_wage_no_war(node: Node, start: Start, policy: str) -> None:
     """The lock cannot separate them on an old kernel or with a root further up; then no pod may lose its original."""
     pod = node.add("web", 60, cpu_max="50000 100000")

@@ -362,7 +362,7 @@ def wait_for_run(demo: subprocess.Popen[str], which: str) -> None:
     ("number", "during"),
     [
         pytest.param(signal.SIGINT, "first run", id="ctrl-c-in-the-first-run"),
-        pytest.param(signal.SIGTERM, "second run", id="sigterm-in-the-second-run"),
+        pytest.param(signal.SIGTERM, "second run", id="sigterm-in-the-second-run", marks=pytest.mark.long),
     ],
 )
 def test_an_interrupted_demo_leaves_nothing(worker: str, number: signal.Signals, during: str) -> None:

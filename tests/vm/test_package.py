@@ -313,6 +313,7 @@ def pipx_commands() -> list[str]:
     return block[1].splitlines()
 
 
+@pytest.mark.long
 def test_what_the_manual_says_about_pipx_works(node: Node, before: set[str]) -> None:
     """Install as pipx does: a virtual environment, pip, and a link to the command; the image has no pipx.
 
