@@ -120,7 +120,7 @@ class KubeletProcess:
 def _is_roots(status: bytes) -> bool:
     """Return whether `/proc/<pid>/status` is that of a process that root started: any user may call a program kubelet.
 
-    The real user counts: the effective one of a setuid program is root, whoever starts it.
+    The real user counts: the effective user of a setuid program is always root.
     """
     return re.search(rb"^Uid:\t0\t", status, re.MULTILINE) is not None
 

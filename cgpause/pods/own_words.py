@@ -105,7 +105,7 @@ class OwnWordsThread(OwnWords):
         self._held_up: set[CgroupId] = set()
         """Pods whose reading holds up an earlier thread."""
         self._lock = threading.Lock()
-        """Held by whoever ends a reading, the thread or the loop; never while a word is read."""
+        """The thread and the loop take it to end a reading; neither holds it while a word is read."""
         self._refused = False
 
     def ask(self, pod: Cgroup) -> bool:
