@@ -18,7 +18,8 @@ from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.policy.decide import State
 from cgpause.policy.explain import Verdict, explain
-from cgpause.policy.growth import Growths, learn
+from cgpause.policy.growth import Growths
+from cgpause.policy.learn import learn
 from cgpause.policy.peaks import Peaks
 from cgpause.policy.reserve import ReserveState
 from cgpause.policy.schedule import FAST_NS

@@ -46,7 +46,8 @@ from cgpause.policy.demand import (
     reserved_bytes,
     unbounded_bytes,
 )
-from cgpause.policy.growth import LITTLE_PCT, Growth, Growths, learn
+from cgpause.policy.growth import LITTLE_PCT, Growth, Growths
+from cgpause.policy.learn import learn
 from cgpause.policy.peaks import Peaks
 from cgpause.policy.sacrifice import UNSAFE_S, choose, freed_bytes, without_effect
 from cgpause.policy.schedule import fast_ns

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cgpause.core.model import Headroom, Pod, PodUsage, Sample
-from cgpause.policy.growth import Growth, Growths, learn
+from cgpause.policy.growth import Growth, Growths
+from cgpause.policy.learn import learn
 from helpers.nodes import MIB, MS, START_NS, S, pod, record
 
 CAPACITY = 1024 * MIB

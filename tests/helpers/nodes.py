@@ -24,7 +24,8 @@ from cgpause.core.model import (
     Sample,
 )
 from cgpause.policy.decide import Decision, State, decide
-from cgpause.policy.growth import Growth, begin
+from cgpause.policy.growth import Growth
+from cgpause.policy.learn import begin
 
 MS = 1_000_000
 S = 1_000_000_000

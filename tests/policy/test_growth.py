@@ -11,17 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgpause.core.model import Pod, PodKind, PodUsage
-from cgpause.policy.growth import (
-    CHARGE_BATCH_BYTES,
-    FLOW_S,
-    FORGOTTEN_RATE,
-    Growth,
-    Growths,
-    _weights,
-    large_bytes,
-    learn,
-    noise_bytes,
-)
+from cgpause.policy.growth import CHARGE_BATCH_BYTES, Growth, Growths, large_bytes, noise_bytes
+from cgpause.policy.learn import FLOW_S, FORGOTTEN_RATE, _weights, learn
 
 BATCH = replace(POD, kind=PodKind.BATCH)
 

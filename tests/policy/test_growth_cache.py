@@ -9,7 +9,8 @@ from helpers.growths import NOISE, POD, look, readings
 from helpers.nodes import MIB
 
 from cgpause.core.model import PodUsage
-from cgpause.policy.growth import Growths, learn
+from cgpause.policy.growth import Growths
+from cgpause.policy.learn import learn
 
 
 def test_page_cache_is_no_use() -> None:

@@ -9,7 +9,8 @@ from helpers.growths import JOB, NEW_CONTAINER, POD, learned, look
 from helpers.nodes import MIB, MS, START_NS, pod
 
 from cgpause.core.model import CgroupId, Ended, Pod, PodUsage
-from cgpause.policy.growth import Growths, learn
+from cgpause.policy.growth import Growths
+from cgpause.policy.learn import learn
 from cgpause.policy.peaks import Peaks
 
 

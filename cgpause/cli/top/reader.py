@@ -34,8 +34,8 @@ from cgpause.pods.tree import PodTree
 from cgpause.policy import reserve
 from cgpause.policy.decide import State
 from cgpause.policy.explain import Verdict, explain
-from cgpause.policy.growth import learn
 from cgpause.policy.kinds import Kinds
+from cgpause.policy.learn import learn
 from cgpause.policy.peaks import Peaks
 from cgpause.policy.watermark import WatermarkState
 from cgpause.telemetry import history

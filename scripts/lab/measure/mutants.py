@@ -49,6 +49,11 @@ TESTS = {
         "tests/policy/test_growth_cache.py",
         "tests/policy/test_peaks.py",
     ),
+    "policy/learn": (
+        "tests/policy/test_growth.py",
+        "tests/policy/test_growth_cache.py",
+        "tests/policy/test_peaks.py",
+    ),
     "policy/hold": ("tests/policy/test_hold.py",),
     "policy/kinds": ("tests/policy/test_kinds.py",),
     "policy/peaks": ("tests/policy/test_peaks.py",),
