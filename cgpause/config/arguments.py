@@ -19,8 +19,20 @@ from cgpause.core.paths import (
     state_file,
 )
 
-_WITH_VALUE = ("--config", "--cgroup-root", "--log-dir", "--state-dir", "--run-dir")
-_SWITCHES = ("--dry-run", "--verbose")
+_WITH_VALUE = {
+    "--config": ("FILE", f"configuration (default: {DEFAULT_CONFIG}, if it exists)"),
+    "--cgroup-root": ("DIR", "cgroup v2 mount, or a tree laid out like it"),
+    "--log-dir": ("DIR", "parent of the kubelet's pods/ and containers/ logs"),
+    "--state-dir": (
+        "DIR",
+        f"where history and peaks are kept (default: {DEFAULT_STATE_DIR}, and nowhere with --cgroup-root)",
+    ),
+    "--run-dir": (
+        "DIR",
+        f"where metrics are published (default: {DEFAULT_RUN_DIR}, and nowhere with --cgroup-root)",
+    ),
+}
+_SWITCHES = {"--dry-run": "do everything but write", "--verbose": "log each event too"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +67,10 @@ def daemon_parser(prog: str, description: str) -> argparse.ArgumentParser:
     this parser. It takes no abbreviations: one that is clear to one program can be ambiguous to another.
     """
     parser = argparse.ArgumentParser(prog=prog, description=description, allow_abbrev=False)
-    parser.add_argument("--config", metavar="FILE", help=f"configuration (default: {DEFAULT_CONFIG}, if it exists)")
-    parser.add_argument("--cgroup-root", metavar="DIR", help="cgroup v2 mount, or a tree laid out like it")
-    parser.add_argument(
-        "--log-dir", metavar="DIR", default=DEFAULT_LOG_DIR, help="parent of the kubelet's pods/ and containers/ logs"
-    )
-    parser.add_argument(
-        "--state-dir",
-        metavar="DIR",
-        help=f"where history and peaks are kept (default: {DEFAULT_STATE_DIR}, and nowhere with --cgroup-root)",
-    )
-    parser.add_argument(
-        "--run-dir",
-        metavar="DIR",
-        help=f"where metrics are published (default: {DEFAULT_RUN_DIR}, and nowhere with --cgroup-root)",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="do everything but write")
-    parser.add_argument("--verbose", action="store_true", help="log each event too")
+    for name, (metavar, about) in _WITH_VALUE.items():
+        parser.add_argument(name, metavar=metavar, help=about)
+    for name, about in _SWITCHES.items():
+        parser.add_argument(name, action="store_true", help=about)
     parser.add_argument("--version", action="version", version=f"cgpause {__version__}")
     return parser
 
@@ -85,7 +84,7 @@ def daemon_options(parser: argparse.ArgumentParser, found: argparse.Namespace) -
         config_path=found.config or DEFAULT_CONFIG,
         config_required=found.config is not None,
         cgroup_root=found.cgroup_root,
-        log_dir=found.log_dir,
+        log_dir=found.log_dir or DEFAULT_LOG_DIR,
         history_path=state_file(HISTORY_FILE, found.state_dir, found.cgroup_root),
         learned_path=state_file(LEARNED_FILE, found.state_dir, found.cgroup_root),
         metrics_path=metrics_path(found.run_dir, found.cgroup_root),
