@@ -45,7 +45,7 @@ from cgpause.ledger.ledger import Resumed, read_record, resume
 from cgpause.pods.discover import kubepods_roots, paused_cgroups
 from cgpause.pods.names import read_names
 from cgpause.telemetry.events import Event, Named, present, resumed_event
-from cgpause.telemetry.recorder import HistoryWriter, command_max_mib, tell
+from cgpause.telemetry.recorder import HistoryWriter, keeps_history, tell
 
 log = logging.getLogger(__name__)
 
@@ -264,8 +264,8 @@ def main(argv: list[str] | None = None) -> int:
     undone = list(events(outcomes, names, reason, result))
     for event in undone:
         tell(event, None)
-    if options.history_path is not None:
-        keeper = HistoryWriter(options.history_path, command_max_mib(options.config_path))
+    if options.history_path is not None and keeps_history(options.config_path):
+        keeper = HistoryWriter(options.history_path, None)
         for event in undone:
             keeper.keep(event)
     return Exit.NOT_RESTORED if failed else Exit.DONE

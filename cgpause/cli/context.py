@@ -39,17 +39,15 @@ class Globals:
 
     def keep(self, event: Event) -> str | None:
         """Add an operator's action to the history, and as root to the journal; return the history's error or None."""
-        from cgpause.core.memory_units import MIB
         from cgpause.kernel import journal
         from cgpause.telemetry import history
-        from cgpause.telemetry.recorder import command_max_mib
+        from cgpause.telemetry.recorder import keeps_history
 
         problem = None
         path = self.history_path
-        room_mib = command_max_mib(self.config_file)
-        if path is not None and room_mib:
+        if path is not None and keeps_history(self.config_file):
             try:
-                history.append(path, event, room_mib * MIB)
+                history.append(path, event, None)
             except FileNotFoundError:
                 pass  # no daemon has run here: its state folder is missing
             except OSError as e:

@@ -84,8 +84,10 @@ def _is_kind(name: str, value: object) -> bool:
 # --- the file --------------------------------------------------------------------------------------------------------
 
 
-def append(path: str, event: Event, max_bytes: int) -> None:
-    """Append an event to the history; rename the file first if it is full. `max_bytes` limits both files together.
+def append(path: str, event: Event, max_bytes: int | None) -> None:
+    """Append an event to the history; rename the file first if it is full.
+
+    `max_bytes` limits both files together; with None the file is never full.
 
     Raises:
         OSError: the event could not be written, or `path` is not a regular file.
@@ -94,7 +96,7 @@ def append(path: str, event: Event, max_bytes: int) -> None:
     fd = _open_to_append(path)
     try:
         size = os.fstat(fd).st_size
-        if size and size + len(data) > max_bytes // 2 and _rotate(path, fd):
+        if max_bytes is not None and size and size + len(data) > max_bytes // 2 and _rotate(path, fd):
             os.close(fd)
             fd = -1
             fd = _open_to_append(path)

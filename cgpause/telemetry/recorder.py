@@ -21,7 +21,6 @@ log = logging.getLogger(__name__)
 
 _WAITING = 1000
 """Most events that wait for the disk; half a MiB."""
-_UNLIMITED_MIB = 1 << 30
 _LAST_WAIT_S = 5.0
 """Longest wait for the disk when the daemon ends, in seconds."""
 
@@ -33,35 +32,32 @@ def tell(event: Event, keep: Callable[[Event], None] | None, level: int = loggin
         keep(event)
 
 
-def command_max_mib(config_path: str) -> int:
-    """Return the limit of the history for a command, in MiB: 0 if the configuration keeps no history, else no limit.
-
-    A command never shortens the history, because only the daemon certainly knows the configuration in use. A broken
-    configuration must not keep a command from recording its act.
-    """
+def keeps_history(config_path: str) -> bool:
+    """Return whether the configuration keeps a history; True if it is broken: a command must record its act."""
     try:
-        return _UNLIMITED_MIB if load_config(config_path, must_exist=False).history.max_mib else 0
+        return load_config(config_path, must_exist=False).history.max_mib > 0
     except ConfigError:
-        return _UNLIMITED_MIB
+        return True
 
 
 class HistoryWriter:
     """Writer of events to the history, in the calling thread."""
 
-    def __init__(self, path: str, max_mib: int) -> None:
+    def __init__(self, path: str, max_mib: int | None) -> None:
         self.path = path
         self.max_mib = max_mib
-        """Size limit of the history in MiB; 0: write no history."""
+        """Size limit of the history in MiB; 0: write no history. None, for commands: no limit, because only the daemon
+        certainly knows the configuration in use."""
         self.lost = 0
         """Events lost since the last successful write."""
         self._trouble = FileTrouble(path, "history not written", "history written again")
 
     def keep(self, event: Event) -> None:
         """Write an event, or count it as lost."""
-        if not self.max_mib:
+        if self.max_mib == 0:
             return
         try:
-            history.append(self.path, event, self.max_mib * MIB)
+            history.append(self.path, event, None if self.max_mib is None else self.max_mib * MIB)
         except OSError as e:
             self.lost += 1
             self._trouble.note(e)

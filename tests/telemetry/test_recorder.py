@@ -12,7 +12,7 @@ from helpers.refusals import failing
 from cgpause.core.paths import HISTORY_FILE
 from cgpause.telemetry import history, recorder
 from cgpause.telemetry.events import Event
-from cgpause.telemetry.recorder import HistoryWriter, StateDirThread, command_max_mib, tell
+from cgpause.telemetry.recorder import HistoryWriter, StateDirThread, keeps_history, tell
 
 
 def event(number: int) -> Event:
@@ -119,7 +119,8 @@ def test_a_command_keeps_its_acts_and_throws_no_events_away(tmp_path: Path, text
     (tmp_path / "config.toml").write_text(text)
     (tmp_path / "history.jsonl").write_bytes(b"x" * (9 << 20) + b"\n")
 
-    HistoryWriter(str(tmp_path / "history.jsonl"), command_max_mib(str(tmp_path / "config.toml"))).keep(event(1))
+    if keeps_history(str(tmp_path / "config.toml")):
+        HistoryWriter(str(tmp_path / "history.jsonl"), None).keep(event(1))
 
     assert (len(list(history.read(str(tmp_path / "history.jsonl")))) == 1) is kept
     assert not (tmp_path / "history.jsonl.1").exists()
