@@ -108,14 +108,14 @@ def serve(
     """Give `left` bytes of headroom to `demands`, in serving order; return their places.
 
     The first pod and excused pods run in any case. Any other pod runs if its growth fits the slack beside the growth of
-    the running pods before it. A growing pod that is paused or new is tested for its grant first: it has to fit `left`
-    beside PROMISED of the grants of those pods (of the first pod: its worst demand). A growing paused pod also leaves
-    `spare` times their growth free (SPARE).
+    the running pods before it. A growing pod that is paused or new is tested for its grant first: the grant has to fit
+    `left` beside PROMISED of the grants of the running pods (of the first pod: its worst demand). A growing paused pod
+    also leaves `spare` times the growth of the running pods free (SPARE).
 
     `was_first` is the first pod of the last decision. While no worst demand fits it stays first. It counts as unsafe
     only if its worst demand exceeds `left` by more than `margin` bytes.
 
-    The result has the places of the paused pods and of those that must not run; with `all_pods` those of all pods.
+    The result has the places of the paused pods and of the pods that must not run; with `all_pods` of all pods.
     """
     active = [one for one in demands if one.active]
     first, unsafe = _first(active or [one for one in demands if one.need > one.negligible], left, margin, was_first)
