@@ -161,6 +161,8 @@ class Loop:
         self._brake(sample.headroom, at_ns)
         sleep_ns = self.intake.sleep_ns(sample.headroom, sample.at_ns)
         self.schedule = self.schedule.after_decision(decision, sample, sleep_ns)
+        if self.intake.tree.classifier.expects_program and not decision.tight:
+            self.schedule = self.schedule.awake()  # with the next sample, look whether the program runs
 
     def _take_sample(self, turn_ns: int, *, details: bool) -> tuple[Sample, Decision]:
         """Take a sample, with the pods' details if asked for, and decide; the turn began at `turn_ns`."""
@@ -168,7 +170,8 @@ class Loop:
         due_ns, config = self.schedule.sample_at_ns, self.intake.tree.config
         # Not the time at which the turn began: after half a second of other work, growth would look ten times as fast.
         at_ns = now_ns()
-        if self.schedule.tight or details:
+        # Far from the limit too: while a runtime works, memory may not be tight only because no program runs yet.
+        if self.schedule.tight or details or self.intake.tree.classifier.expects_program:
             self.intake.tree.look_for_programs(at_ns, watched=not self.intake.follower.unwatched)
         # An event makes a sample due at once; the first sample is never late.
         late_ns = max(0, at_ns - min(due_ns, turn_ns)) if due_ns else 0

@@ -45,6 +45,8 @@ class Classifier:
         self._pods = pods
         self._look_at_ns = 0
         """Earliest time of the next look for programs in any pod."""
+        self.expects_program = False
+        """Whether a program may start without an event in a pod that may be paused, as of the last look."""
 
     def classify(self, tracked: TrackedPod, at_ns: int) -> None:
         """Set a pod's kind from all that is known of it now."""
@@ -75,6 +77,9 @@ class Classifier:
                 if runs and 0 < tracked.signs.made_batch_ns < tracked.signs.started_ns:
                     self._doubt_silence(tracked, at_ns)
             self._look_at_ns = min((tracked.signs.look_at_ns for tracked in self._pods.values()), default=0)
+            self.expects_program = any(
+                tracked.signs.expects_program and tracked.pod.protected is None for tracked in self._pods.values()
+            )
         return critical
 
     def ask_who_listens(self, pods: Collection[TrackedPod], at_ns: int, at_once: int = _ASKED_AT_ONCE) -> None:

@@ -51,8 +51,9 @@ def look_for_program(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
     if no_program is not tracked.pod.no_program:
         tracked.pod = replace(tracked.pod, no_program=no_program)
     # A new pod is looked at in each sample. An older one rests: an event reports its next container.
+    rests = not is_new and watched and (inside is None or not inside.runtime)
+    signs.expects_program = no_program and not rests
     if not is_new:
-        rests = watched and (inside is None or not inside.runtime)
         interval_ns = _WATCHED_INTERVAL_NS if rests else _INTERVAL_NS
         signs.look_at_ns = at_ns + interval_ns if no_program else NEVER_NS
     return inside is not None and inside.program

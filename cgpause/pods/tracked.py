@@ -67,6 +67,9 @@ class KindSigns:
     will listen again."""
     look_at_ns: int = 0
     """Earliest time of the next look for programs in the pod."""
+    expects_program: bool = False
+    """Whether a program may start in the pod without an event: none ran at the last look, and its containers were new
+    or a runtime was at work."""
     has_program: bool = False
     """Whether a program was seen in the pod after a change of its containers, while memory was tight."""
     node_critical: bool = False

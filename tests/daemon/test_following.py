@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from pathlib import Path
 
 from helpers.daemons import GIB, HIGH, MIB, NO_SACRIFICE, PAUSED, S, Start
 from helpers.trees import FakeTree, cpu_max, other_tree, records_left, rewrite, wait_until
@@ -53,6 +54,38 @@ def test_facts_are_read_again_as_soon_as_memory_is_close(tree: FakeTree, start: 
         return cpu_max(pod) == PAUSED
 
     wait_until(grown_and_paused, "a pause of what may grow now")
+
+
+def test_a_program_that_a_slow_runtime_starts_is_counted_far_from_the_limit(tree: FakeTree, start: Start) -> None:
+    """No event reports its start. While only the runtime ran, memory was not tight, and nobody looked again."""
+    looked, started = tree.folder / "looked", tree.folder / "started"
+    look = f"""
+import pathlib
+from cgpause.kernel.listening import Inside
+from cgpause.pods import programs
+def look_inside(pod):
+    pathlib.Path({str(looked)!r}).touch()
+    runs = pathlib.Path({str(started)!r}).exists()
+    return Inside(runtime=not runs, program=runs)
+programs.look_inside = look_inside"""
+    daemon = start('[[pods]]\nmatch = "*/*"\nclass = "batch"\n', before=look)
+    pods = [tree.add_pod(name, memory_max=str(800 * MIB)) for name in ("first", "second")]
+    for pod in pods:
+        for container in filter(Path.is_dir, pod.iterdir()):
+            rewrite(container / "memory.current", "0\n")
+    wait_until(looked.exists, "a look at the runtime")
+    time.sleep(2)
+    assert " paused " not in daemon.log
+    started.touch()
+
+    def one_grows_alone() -> bool:
+        for pod in pods:
+            current = int((pod / "memory.current").read_text())
+            rewrite(pod / "memory.current", f"{min(current + 8 * MIB, 340 * MIB):020}\n")
+        tree.set_used(sum(int((pod / "memory.current").read_text()) for pod in pods))
+        return PAUSED in map(cpu_max, pods)
+
+    wait_until(one_grows_alone, "a pause with a third of the memory free")
 
 
 def test_pod_that_is_paused_when_kubelet_moves_to_another_tree_is_resumed(tree: FakeTree, start: Start) -> None:

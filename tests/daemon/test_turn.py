@@ -62,7 +62,10 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: Patch) -> No
     part = SimpleNamespace(turn=quiet, apply=quiet, due_ns=0)
     intake = SimpleNamespace(
         tree=SimpleNamespace(
-            config=Config(), classifier=SimpleNamespace(kinds=None), look_for_programs=quiet, ended=["taken in"]
+            config=Config(),
+            classifier=SimpleNamespace(kinds=None, expects_program=False),
+            look_for_programs=quiet,
+            ended=["taken in"],
         ),
         take_in=take_in,
         distress=SimpleNamespace(scan=scan),
@@ -171,6 +174,8 @@ def test_the_daemon_does_not_sleep_for_a_minute_after_a_container_has_started(
     if at_ns > 1000 * S:
         tracked.pod = replace(tracked.pod, changed_at_ns=1060 * S)
     assert intake.sleep_ns(Headroom(1000, 500, None, 0), at_ns) == sleep_ns
+    bench.tree.classifier.expects_program = True
+    assert intake.sleep_ns(Headroom(1000, 500, None, 0), at_ns) is None, "its start is no event"
 
 
 def test_the_limit_of_a_pod_is_read_again_when_it_gets_a_container(tmp_path: Path, watch: Watch) -> None:
