@@ -6,7 +6,6 @@ policy for the rest. The daemon, `explain`, `--dry-run` and the tests run these 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -35,10 +34,6 @@ _MEMORY_CURRENT = itemgetter(0)
 _PAUSED_LOOK_NS = NS_PER_S
 """Longest time between two readings of all pods while memory is tight or a pod is paused. A paused pod can get SIGTERM
 at any time, also while there is headroom, and only a decision looks for it."""
-_FAR_LOOK_NS = 60 * NS_PER_S
-"""Longest time between two readings of all pods while memory is not tight."""
-_FAR_PCT = 10.0
-"""Most growth, in percent of the capacity, between two readings of all pods while memory is not tight."""
 _QUIET_PCT = 0.2
 """Smallest change of the headroom, in percent of the capacity, that is worth a reading of the pods."""
 TIGHT_PCT = 25.0
@@ -138,11 +133,7 @@ def _leave_all(seen: Seen, sample: Sample, config: Config) -> Decision:
     if config.policy is Policy.RESERVE:
         quiet = _quiet(seen.left_bytes, [], {}, sample, next_ns, config)
         if not seen.tight:
-            # Far from the limit, growth says little about growth near it: read the pods once a minute, or sooner if
-            # use has grown by _FAR_PCT.
-            available, capacity = sample.headroom.available_bytes, sample.headroom.capacity_bytes
-            low = max(quiet.low_bytes, seen.tight_below_bytes, available - capacity * _FAR_PCT / 100)
-            quiet = Quiet(low, math.inf, sample.at_ns + _FAR_LOOK_NS, next_ns)
+            quiet = schedule.far_quiet(sample, seen.tight_below_bytes, next_ns, quiet.low_bytes)
     return Decision(State(reserve=learned, fill=seen.fill), (), next_ns, seen.tight, seen.tight_below_bytes, quiet)
 
 

@@ -8,6 +8,7 @@ memory.high of kubepods wakes the daemon in time, it sleeps instead.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpause.core.clock import NS_PER_S
@@ -31,6 +32,10 @@ pods. Where a sample is slow (500 pods, an emulated CPU), memory fills slowly to
 LINGER_NS = NS_PER_S
 """Time of fast sampling after a PSI event, unless the policy wants the slowest: the kernel sends at most one event a
 window (lmkd does the same)."""
+FAR_LOOK_NS = 60 * NS_PER_S
+"""Longest time between two readings of all pods while memory is not tight."""
+FAR_PCT = 10.0
+"""Most growth, in percent of the capacity, between two readings of all pods while memory is not tight."""
 BLIND_NS = NS_PER_S
 """Delay of the next attempt after the node's memory could not be read."""
 _HALF_LIFE_S = 10.0
@@ -87,6 +92,16 @@ class Quiet(NamedTuple):
         return at_ns < self.until_ns and self.low_bytes < available_bytes < self.high_bytes
 
 
+def far_quiet(sample: Sample, tight_below_bytes: int, next_ns: int, low_bytes: float) -> Quiet:
+    """Return the bounds for a decision far from the limit, where growth says little about growth near it.
+
+    `low_bytes` is the lower bound that follows from what pods may take.
+    """
+    available, capacity = sample.headroom.available_bytes, sample.headroom.capacity_bytes
+    low = max(low_bytes, tight_below_bytes, available - capacity * FAR_PCT / 100)
+    return Quiet(low, inf, sample.at_ns + FAR_LOOK_NS, next_ns)
+
+
 class Schedule(NamedTuple):
     """The time of the next sample, and how long the last decision stays valid without one."""
 
@@ -126,14 +141,11 @@ class Schedule(NamedTuple):
 
         If the result is `asleep`, the caller has to set `sample_at_ns`: it asks how long the kernel can be relied on.
         """
-        is_far = self.quiet is None or available_bytes > self.quiet.low_bytes
-        if self.asleep and available_bytes >= self.tight_below_bytes and is_far:
-            return self
-        if self.quiet is not None and self.quiet.holds(available_bytes, at_ns):
-            # Not beyond the end of `quiet`: the next decision also looks for signals to paused pods, once a second.
-            next_ns = min(at_ns + self.quiet.next_sample_ns, self.quiet.until_ns)
-            return self._replace(asleep=False, sample_at_ns=next_ns)
-        return None
+        if self.quiet is None or not self.quiet.holds(available_bytes, at_ns):
+            return None
+        # Not beyond the end of `quiet`: the next decision also looks for signals to paused pods, once a second.
+        next_ns = min(at_ns + self.quiet.next_sample_ns, self.quiet.until_ns)
+        return self if self.asleep else self._replace(sample_at_ns=next_ns)
 
     def after_decision(self, decision: Decision, sample: Sample, sleep_ns: int | None) -> Schedule:
         """Return the schedule after a decision on `sample`.
@@ -146,11 +158,15 @@ class Schedule(NamedTuple):
             next_ns = fast_ns(sample) if next_ns < SLOW_NS else next_ns
         elif sleep_ns is not None:
             next_ns = sleep_ns
+        quiet, asleep = decision.quiet, sleep_ns is not None and not lingers
+        if asleep:
+            low_bytes = 0.0 if quiet is None else quiet.low_bytes
+            quiet = far_quiet(sample, decision.tight_below_bytes, next_ns, low_bytes)
         return Schedule(
             sample_at_ns=at_ns + next_ns,
             tight=decision.tight,
             tight_below_bytes=decision.tight_below_bytes,
-            quiet=decision.quiet,
-            asleep=sleep_ns is not None and not lingers,
+            quiet=quiet,
+            asleep=asleep,
             linger_until_ns=self.linger_until_ns,
         )

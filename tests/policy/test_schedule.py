@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from math import inf
 
 import pytest
 from helpers.nodes import START_NS, S
@@ -13,6 +14,7 @@ from cgpause.core.model import Headroom, Sample
 from cgpause.policy.decide import Decision, State
 from cgpause.policy.schedule import (
     BLIND_NS,
+    FAR_LOOK_NS,
     LINGER_NS,
     OWN_SHARE,
     PRIOR_FILL_S,
@@ -142,12 +144,13 @@ def test_the_next_sample_after_a_decision(
     before = Schedule().after_pressure(START_NS - (0 if lingers else LINGER_NS))
     after = before.after_decision(decided(next_ns, QUIET, tight=True), sampled(node(50)), sleep_ns)
     assert after.sample_at_ns == START_NS + expected_ns
-    assert (after.asleep, after.tight, after.tight_below_bytes, after.quiet) == (asleep, True, TIGHT_BELOW, QUIET)
+    quiet = Quiet(QUIET.low_bytes, inf, START_NS + FAR_LOOK_NS, SLEEP) if asleep else QUIET
+    assert (after.asleep, after.tight, after.tight_below_bytes, after.quiet) == (asleep, True, TIGHT_BELOW, quiet)
     assert after.linger_until_ns == before.linger_until_ns
 
 
-def asleep(quiet: Quiet | None = None) -> Schedule:
-    return Schedule().after_decision(decided(S, quiet), sampled(node(50)), SLEEP)
+def asleep(quiet: Quiet | None = None, used_pct: float = 50) -> Schedule:
+    return Schedule().after_decision(decided(S, quiet), sampled(node(used_pct)), SLEEP)
 
 
 RESTED = Schedule(sample_at_ns=START_NS + S // 4, quiet=QUIET)
@@ -156,21 +159,25 @@ RESTED = Schedule(sample_at_ns=START_NS + S // 4, quiet=QUIET)
 @pytest.mark.parametrize(
     ("schedule", "available", "expected"),
     [
-        pytest.param(asleep(), TIGHT_BELOW, asleep(), id="sleeps-on"),
-        pytest.param(asleep(), TIGHT_BELOW - 1, None, id="memory-is-tight"),
+        pytest.param(asleep(), TOTAL, asleep(), id="sleeps-on-with-any-headroom"),
+        pytest.param(asleep(), TOTAL * 2 // 5 + 1, asleep(), id="sleeps-on-beside-a-little-growth"),
+        pytest.param(asleep(), TOTAL * 2 // 5, None, id="a-tenth-of-the-memory-was-taken"),
+        pytest.param(asleep(QUIET), TOTAL // 2, None, id="half-of-what-was-left-was-taken"),
+        pytest.param(asleep(used_pct=70), TIGHT_BELOW, None, id="memory-is-tight"),
+        pytest.param(asleep()._replace(quiet=None), TOTAL, None, id="a-new-decision-is-needed-also-while-asleep"),
         pytest.param(Schedule(quiet=QUIET), TOTAL - 1, RESTED, id="awake"),
-        pytest.param(
-            Schedule(asleep=True, tight_below_bytes=TOTAL, quiet=QUIET),
-            TOTAL - 1,
-            RESTED._replace(tight_below_bytes=TOTAL),
-            id="wakes",
-        ),
         pytest.param(Schedule(quiet=QUIET), TOTAL // 2, None, id="headroom-at-the-bound"),
         pytest.param(Schedule(), TOTAL - 1, None, id="no-decision-to-keep"),
     ],
 )
 def test_the_next_sample_without_a_decision(schedule: Schedule, available: int, expected: Schedule | None) -> None:
     assert schedule.after_rest(available, START_NS) == expected
+
+
+def test_a_sleeping_daemon_reads_the_pods_once_a_minute() -> None:
+    """One pod may grow by the bytes that another one frees."""
+    assert asleep().after_rest(TOTAL // 2, START_NS + FAR_LOOK_NS - 1) is not None
+    assert asleep().after_rest(TOTAL // 2, START_NS + FAR_LOOK_NS) is None
 
 
 def test_a_rest_ends_with_the_time_for_which_the_decision_holds() -> None:
