@@ -139,13 +139,17 @@ class Loop:
     def _decide(self, at_ns: int) -> None:
         """Take a sample, decide, act, and plan the next sample."""
         config = self.intake.tree.config
-        was_tight = self.schedule.tight
+        was_tight, details_due = self.schedule.tight, at_ns >= self._details_at_ns
         self.intake.distress.scan(at_ns, unwatched=self.intake.follower.unwatched)
         try:
-            sample, decision = self._take_sample(at_ns, details=was_tight and at_ns >= self._details_at_ns)
-            if decision.tight and not was_tight and at_ns >= self._details_at_ns:
+            # While a runtime works, memory may not be tight only because no program runs yet.
+            look = was_tight or self.intake.tree.classifier.expects_program
+            sample, decision = self._take_sample(at_ns, look=look, details=was_tight and details_due)
+            if decision.tight and not was_tight:
                 # A pod's use may be page cache: read how much of it is before the decision pauses a pod for it.
-                sample, decision = self._take_sample(at_ns, details=True)
+                sample, decision = self._take_sample(at_ns, look=True, details=details_due)
+            elif not was_tight and details_due and self.intake.tree.is_use_unknown(sample.headroom.capacity_bytes):
+                sample, decision = self._take_sample(at_ns, look=look, details=True)
         except CgpauseError as e:
             self._go_blind(e, at_ns)
             return
@@ -164,14 +168,16 @@ class Loop:
         if self.intake.tree.classifier.expects_program and not decision.tight:
             self.schedule = self.schedule.awake()  # with the next sample, look whether the program runs
 
-    def _take_sample(self, turn_ns: int, *, details: bool) -> tuple[Sample, Decision]:
-        """Take a sample, with the pods' details if asked for, and decide; the turn began at `turn_ns`."""
+    def _take_sample(self, turn_ns: int, *, look: bool, details: bool) -> tuple[Sample, Decision]:
+        """Take a sample and decide; before, look for programs and read the pods' details if asked for.
+
+        The turn began at `turn_ns`.
+        """
         started_ns, details_ns = time.thread_time_ns(), 0
         due_ns, config = self.schedule.sample_at_ns, self.intake.tree.config
         # Not the time at which the turn began: after half a second of other work, growth would look ten times as fast.
         at_ns = now_ns()
-        # Far from the limit too: while a runtime works, memory may not be tight only because no program runs yet.
-        if self.schedule.tight or details or self.intake.tree.classifier.expects_program:
+        if look:
             self.intake.tree.look_for_programs(at_ns, watched=not self.intake.follower.unwatched)
         # An event makes a sample due at once; the first sample is never late.
         late_ns = max(0, at_ns - min(due_ns, turn_ns)) if due_ns else 0

@@ -29,6 +29,7 @@ from cgpause.pods.names import read_names
 from cgpause.pods.own_pod import holds_us, own_pod_uid
 from cgpause.pods.own_words import OwnWords
 from cgpause.pods.tracked import TrackedPod
+from cgpause.policy.growth import LITTLE_PCT
 from cgpause.policy.kinds import Kinds
 from cgpause.policy.protect import OPT_OUT_XATTRS, heeds_word, pod_class, priority, protection
 
@@ -283,6 +284,24 @@ class PodTree:
                     pod, reclaimable_bytes=reclaimable_bytes, shmem_bytes=shmem_bytes, cpu_usage_usec=cpu_usage_usec
                 )
         self.classifier.ask_who_listens(self.pods.values(), at_ns)
+
+    def is_use_unknown(self, capacity_bytes: int) -> bool:
+        """Return whether `read_details` has to say how much a pod uses, or may use, in a sample far from the limit.
+
+        Either much of its memory is page cache, and its use has changed by more than LITTLE_PCT of `capacity_bytes`; or
+        its use is above its limit, so the limit was raised.
+        """
+        little = capacity_bytes * LITTLE_PCT / 100
+        for tracked in self.pods.values():
+            usage, limit = tracked.usage, tracked.pod.memory_max_bytes
+            if usage is None:
+                continue
+            current = usage[0]
+            if tracked.pod.reclaimable_bytes > current >> 3 and abs(current - tracked.stat_bytes) > little:
+                return True
+            if limit is not None and current > limit:
+                return True
+        return False
 
     def _paused_elsewhere(self) -> list[PodCgroup]:
         """Return the pods with a record in kubepods trees that are not in use; skip what cannot be read."""

@@ -77,15 +77,26 @@ programs.look_inside = look_inside"""
     time.sleep(2)
     assert " paused " not in daemon.log
     started.touch()
+    wait_until(lambda: one_of_both_is_paused(tree, pods), "a pause with a third of the memory free")
 
-    def one_grows_alone() -> bool:
-        for pod in pods:
-            current = int((pod / "memory.current").read_text())
-            rewrite(pod / "memory.current", f"{min(current + 8 * MIB, 340 * MIB):020}\n")
-        tree.set_used(sum(int((pod / "memory.current").read_text()) for pod in pods))
-        return PAUSED in map(cpu_max, pods)
 
-    wait_until(one_grows_alone, "a pause with a third of the memory free")
+def test_limits_that_were_raised_count_far_from_the_limit(tree: FakeTree, start: Start) -> None:
+    """A resize in place is no event; the next regular refresh is ten minutes away."""
+    pods = [tree.add_pod(name, 64 * MIB, memory_max=str(64 * MIB)) for name in ("first", "second")]
+    start('[[pods]]\nmatch = "*/*"\nclass = "batch"\n')
+    time.sleep(1)
+    for pod in pods:
+        rewrite(pod / "memory.max", f"{800 * MIB}\n")
+    wait_until(lambda: one_of_both_is_paused(tree, pods), "a pause with a third of the memory free")
+
+
+def one_of_both_is_paused(tree: FakeTree, pods: list[Path]) -> bool:
+    """Let both pods grow to a third of the memory each; return whether one is paused."""
+    for pod in pods:
+        current = int((pod / "memory.current").read_text())
+        rewrite(pod / "memory.current", f"{min(current + 8 * MIB, 340 * MIB):020}\n")
+    tree.set_used(sum(int((pod / "memory.current").read_text()) for pod in pods))
+    return PAUSED in map(cpu_max, pods)
 
 
 def test_pod_that_is_paused_when_kubelet_moves_to_another_tree_is_resumed(tree: FakeTree, start: Start) -> None:

@@ -65,6 +65,7 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: Patch) -> No
             config=Config(),
             classifier=SimpleNamespace(kinds=None, expects_program=False),
             look_for_programs=quiet,
+            is_use_unknown=quiet,
             ended=["taken in"],
         ),
         take_in=take_in,

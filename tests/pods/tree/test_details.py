@@ -53,6 +53,32 @@ def test_a_limit_that_was_raised_is_seen_once_the_pod_uses_more(fake: FakeTree, 
         assert [tracked.pod.memory_max_bytes for tracked in tree.pods.values()] == [seen]
 
 
+@pytest.mark.parametrize(
+    ("current", "reclaimable", "limit", "unknown"),
+    [
+        pytest.param(8000, 1001, "max", False, id="as-at-the-last-reading"),
+        pytest.param(8005, 1001, "max", False, id="a-little-more"),
+        pytest.param(8006, 1001, "max", True, id="more-beside-much-page-cache"),
+        pytest.param(7994, 1001, "max", True, id="less-of-it"),
+        pytest.param(8006, 1000, "max", False, id="more-beside-little-page-cache"),
+        pytest.param(8000, 0, "8000", False, id="at-its-limit"),
+        pytest.param(8001, 0, "8000", True, id="beyond-its-limit-which-was-raised"),
+    ],
+)
+def test_details_are_needed_far_from_the_limit_if_the_use_says_too_little(
+    fake: FakeTree, tree: PodTree, current: int, reclaimable: int, limit: str, unknown: bool
+) -> None:
+    pod = fake.add_pod("web", current=8000, memory_max=limit)
+    write_stats(pod, reclaimable, 0, 0)
+    tree.refresh(0)
+    read_details(tree, S)
+    assert not tree.is_use_unknown(1000)
+    (pod / "memory.current").write_text(f"{current}\n")
+    with Sampler(tree) as sampler:
+        sampler.sample(2 * S)
+    assert tree.is_use_unknown(1000) is unknown
+
+
 def test_tmpfs_is_read_beside_page_cache(fake: FakeTree, tree: PodTree) -> None:
     pod = fake.add_pod("web")
     write_stats(pod, 4096, 0, 0, shmem=8192)
