@@ -44,12 +44,13 @@ class Distress:
         """Make the next scan due at once and complete.
 
         It is called when inotify works again: containers may have changed unseen. The pods' own words are read again,
-        too.
+        too, and programs are looked for.
         """
         self._unwatched = True
         self._scan_at_ns = at_ns
         for tracked in self._tree.pods.values():
             self._tree.ask_word_again(tracked)
+            self._tree.classifier.expect_program(tracked)
 
     def on_containers(self, tracked: TrackedPod, at_ns: int, *, removed: bool) -> bool:
         """Handle a container's start or end: spare the pod for a while; return whether a decision cannot wait.

@@ -102,6 +102,8 @@ class Watch:
         self._high: int | None = None
         self._missed = False
         self._told = False
+        self._lost = False
+        """Whether the queue has overflowed since the last `has_recovered`."""
         self._open()
 
     @property
@@ -125,11 +127,12 @@ class Watch:
             self._open()
 
     def has_recovered(self) -> bool:
-        """Return True, and log it, if all watches work again; the caller has added all of them."""
-        recovered = self._told and not self.degraded
-        if recovered:
-            self._told = False
+        """Return True if all watches work, but changes were lost before; the caller has added all watches."""
+        if self.degraded:
+            return False
+        if self._told:
             log.info("all inotify watches work again")
+        recovered, self._told, self._lost = self._told or self._lost, False, False
         return recovered
 
     def fileno(self) -> int:
@@ -180,7 +183,7 @@ class Watch:
         for event in () if self._inotify is None else self._inotify.read(timeout=0):
             if event.mask & flags.Q_OVERFLOW:
                 log.warning("inotify queue overflowed; walking the tree")
-                changes.tree = changes.high = True
+                changes.tree = changes.high = self._lost = True
                 # An overflow hides changes of containers; to assume a change in every pod would resume
                 # every pod.
                 known, others = changes.pods, ~(PodChange.CONTAINERS | PodChange.REMOVED)

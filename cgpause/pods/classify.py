@@ -46,7 +46,7 @@ class Classifier:
         self._look_at_ns = 0
         """Earliest time of the next look for programs in any pod."""
         self.expects_program = False
-        """Whether a program may start without an event in a pod that may be paused, as of the last look."""
+        """Whether a program may start in a pod without an event, as of the last look."""
 
     def classify(self, tracked: TrackedPod, at_ns: int) -> None:
         """Set a pod's kind from all that is known of it now."""
@@ -60,10 +60,14 @@ class Classifier:
         A pod that listens stays a service. A pod of a workload that is known not to listen is not treated as starting.
         """
         tracked.signs.started_ns, tracked.signs.paused_ns = at_ns, 0
-        tracked.signs.look_at_ns = self._look_at_ns = 0
-        if tracked.pod.no_program:  # until the next look: there may be none while memory is not tight
-            tracked.pod = replace(tracked.pod, no_program=False)
+        self.expect_program(tracked)
         self._may_listen(tracked, at_ns)
+
+    def expect_program(self, tracked: TrackedPod) -> None:
+        """Count a pod as one with a program until the next look: there may be none while memory is not tight."""
+        tracked.signs.look_at_ns = self._look_at_ns = 0
+        if tracked.pod.no_program:
+            tracked.pod = replace(tracked.pod, no_program=False)
 
     def look_for_programs(self, at_ns: int, *, watched: bool) -> list[TrackedPod]:
         """Check whether programs run in the pods (`look_for_program`); return those now found to be node-critical."""
@@ -77,9 +81,7 @@ class Classifier:
                 if runs and 0 < tracked.signs.made_batch_ns < tracked.signs.started_ns:
                     self._doubt_silence(tracked, at_ns)
             self._look_at_ns = min((tracked.signs.look_at_ns for tracked in self._pods.values()), default=0)
-            self.expects_program = any(
-                tracked.signs.expects_program and tracked.pod.protected is None for tracked in self._pods.values()
-            )
+            self.expects_program = any(tracked.signs.expects_program for tracked in self._pods.values())
         return critical
 
     def ask_who_listens(self, pods: Collection[TrackedPod], at_ns: int, at_once: int = _ASKED_AT_ONCE) -> None:

@@ -25,8 +25,9 @@ log = logging.getLogger(__name__)
 
 _AGAIN_S = 0.2
 """Interval of readings while a runtime is still creating a container, for up to _CREATING_S."""
-_CREATING_S = 60.0
-"""A busy machine takes seconds to create a container (docs/measurements/runtimes.md); a late word is worth the wait."""
+_CREATING_S = 130.0
+"""A busy machine takes seconds to create a container (docs/measurements/runtimes.md), and kubelet waits for two minutes
+(runtimeRequestTimeout)."""
 _PATIENCE_S = 1.0
 """Time for which a command waits for the words of all pods, and the daemon for that of one."""
 _MOST_HELD_UP = 4

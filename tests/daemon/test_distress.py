@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,13 +74,17 @@ def test_without_inotify_a_container_that_starts_in_a_running_pod_is_seen(tmp_pa
     assert tracked.pod.changed_at_ns == 111 * S
 
 
-def test_after_lost_events_all_words_are_read_again(tmp_path: Path, watch: Watch, monkeypatch: Patch) -> None:
+def test_after_lost_events_words_are_read_and_programs_looked_for_again(
+    tmp_path: Path, watch: Watch, monkeypatch: Patch
+) -> None:
     bench = Bench(tmp_path, watch)
     tracked = bench.tracked("b")
+    tracked.pod = replace(tracked.pod, no_program=True)
     asked: list[str] = []
     monkeypatch.setattr(bench.tree._words, "ask", lambda pod: asked.append(pod.path))
     Distress(bench.tree, bench.actuator).missed(S)
     assert tracked.cgroup.path in asked
+    assert not tracked.pod.no_program
 
 
 def test_a_pod_that_a_rule_calls_batch_may_refuse_connections(tmp_path: Path, watch: Watch, monkeypatch: Patch) -> None:

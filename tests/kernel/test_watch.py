@@ -225,6 +225,8 @@ def test_an_overflowed_queue_asks_for_everything(watch: Watch, pod: Cgroup, monk
     assert changes.pods.keys() == {pod.id}
     # All changes but two: a guess that containers changed would resume every paused pod.
     assert changes.pods[pod.id] == ~ENDED
+    assert watch.has_recovered()
+    assert not watch.has_recovered(), "said once"
 
 
 def test_what_was_told_before_the_queue_overflowed_is_not_forgotten(

@@ -56,10 +56,6 @@ def test_a_pod_is_unmade_until_a_program_runs_in_it(
     assert not tracked.pod.no_program, "it is spared anyway"
     tree.look_for_programs(2 * S)
     assert tracked.pod.no_program is tree.classifier.expects_program is no_program
-    tracked.pod = replace(tracked.pod, protected="for the moment")
-    tree.look_for_programs(2 * S + 1)
-    assert not tree.classifier.expects_program
-    tracked.pod = replace(tracked.pod, protected=None)
 
     found[0] = PROGRAM
     tree.look_for_programs(3 * S)
