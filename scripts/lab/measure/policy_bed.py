@@ -44,7 +44,7 @@ PRESET_START_S: Final = 0.2
 """Time to create a container in the presets (NodesOptions.start_s)."""
 SEEDS: Final = (101, 102, 103)
 """Held-out seeds: the policy was developed with other ones."""
-SEEDS_PER_LOAD: Final = 3
+SEEDS_PER_LOAD: Final = 9
 """Seeds of a load that is no preset, for each seed of the presets: its runs are short, so chance matters more."""
 NONE: Final = "none"
 UNLIMITED: Final = "unlimited"
