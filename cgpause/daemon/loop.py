@@ -29,7 +29,7 @@ from cgpause.policy.schedule import Schedule
 log = logging.getLogger(__name__)
 
 _DETAILS_NS = NS_PER_S
-"""Interval of `PodTree.read_details` while memory is tight."""
+"""Shortest interval of `PodTree.read_details`."""
 _IDLE_S = 0.01
 """Pause after inotify events without a meaning: a container that owns its cgroup can cause any number of them, and the
 daemon would take a CPU."""
@@ -145,11 +145,10 @@ class Loop:
             # While a runtime works, memory may not be tight only because no program runs yet.
             look = was_tight or self.intake.tree.classifier.expects_program
             sample, decision = self._take_sample(at_ns, look=look, details=was_tight and details_due)
-            if decision.tight and not was_tight:
+            unknown = details_due and not was_tight and self.intake.tree.is_use_unknown(sample.headroom.capacity_bytes)
+            if not was_tight and (decision.tight or unknown):
                 # A pod's use may be page cache: read how much of it is before the decision pauses a pod for it.
                 sample, decision = self._take_sample(at_ns, look=True, details=details_due)
-            elif not was_tight and details_due and self.intake.tree.is_use_unknown(sample.headroom.capacity_bytes):
-                sample, decision = self._take_sample(at_ns, look=look, details=True)
         except CgpauseError as e:
             self._go_blind(e, at_ns)
             return

@@ -2,7 +2,8 @@
 
 Each tier and each pod has one watch, a container has none. Real cgroupfs sends IN_CREATE and IN_DELETE for cgroups,
 IN_MODIFY for every write to an interface file and for every new count in memory.events, and IN_ATTRIB for an xattr. A
-node can run out of watches, and a queue can overflow: then `degraded` tells the daemon to refresh the tree by a timer.
+node can run out of watches: then `degraded` tells the daemon to refresh the tree by a timer. A queue can overflow: then
+`has_recovered` tells that events were lost.
 """
 
 from __future__ import annotations

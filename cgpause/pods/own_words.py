@@ -20,14 +20,12 @@ from cgpause.core.model import CgroupId, OwnWord
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.environment import ContainerWords, strongest
 from cgpause.kernel.logfmt import fields
+from cgpause.pods.tracked import CREATING_S
 
 log = logging.getLogger(__name__)
 
 _AGAIN_S = 0.2
-"""Interval of readings while a runtime is still creating a container, for up to _CREATING_S."""
-_CREATING_S = 130.0
-"""A busy machine takes seconds to create a container (docs/measurements/runtimes.md), and kubelet waits for two minutes
-(runtimeRequestTimeout)."""
+"""Interval of readings while a runtime is still creating a container, for up to CREATING_S."""
 _PATIENCE_S = 1.0
 """Time for which a command waits for the words of all pods, and the daemon for that of one."""
 _MOST_HELD_UP = 4
@@ -90,7 +88,7 @@ class _Reading(NamedTuple):
 
 
 class OwnWordsThread(OwnWords):
-    """Reads the words while the caller goes on; while a runtime is creating a container, for up to _CREATING_S.
+    """Reads the words while the caller goes on; while a runtime is creating a container, for up to CREATING_S.
 
     A process that holds its lock holds up the thread that reads its pod. So another thread reads the other pods.
     """
@@ -148,7 +146,7 @@ class OwnWordsThread(OwnWords):
         while self._thread is me:
             asked = self._wait(_AGAIN_S if self._pending else None)
             now_s = time.monotonic()
-            self._pending |= {key: (ContainerWords(), now_s + _CREATING_S) for key in asked}
+            self._pending |= {key: (ContainerWords(), now_s + CREATING_S) for key in asked}
             for key, (containers, until_s) in list(self._pending.items()):
                 self._reading = _Reading(key, time.monotonic())
                 is_done = self._read(key, containers)

@@ -14,9 +14,9 @@ from cgpause.core.parse import parse_number
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.listening import look_inside
 from cgpause.pods.discover import is_populated
-from cgpause.pods.tracked import SPARED_S, TrackedPod
+from cgpause.pods.tracked import CREATING_S, SPARED_S, TrackedPod
 
-_CREATING_NS = 10 * NS_PER_S
+_NEW_NS = 10 * NS_PER_S
 """Time after a change of containers in which every sample looks. In this time a runtime at work beside a program spares
 the pod; later it does not, because a program could have a runtime's name."""
 _LITTLE_BYTES = 32 << 20
@@ -38,7 +38,7 @@ def look_for_program(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
     signs = tracked.signs
     if at_ns < signs.look_at_ns or at_ns < tracked.pod.spared_until_ns:
         return False
-    is_new = signs.started_ns != 0 and at_ns - signs.started_ns < _CREATING_NS
+    is_new = signs.started_ns != 0 and at_ns - signs.started_ns < _NEW_NS
     inside = look_inside(tracked.cgroup)
     if inside is None:  # it has no process, or they belong to a hidden namespace
         no_program = is_populated(tracked.cgroup) is False
@@ -52,7 +52,8 @@ def look_for_program(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
         tracked.pod = replace(tracked.pod, no_program=no_program)
     # A new pod is looked at in each sample. An older one rests: an event reports its next container.
     rests = not is_new and watched and (inside is None or not inside.runtime)
-    signs.expects_program = no_program and not rests
+    is_expected = at_ns - max(signs.started_ns, signs.seen_ns) < CREATING_S * NS_PER_S  # a runtime can hang for ever
+    signs.expects_program = no_program and not rests and is_expected
     if not is_new:
         interval_ns = _WATCHED_INTERVAL_NS if rests else _INTERVAL_NS
         signs.look_at_ns = at_ns + interval_ns if no_program else NEVER_NS

@@ -17,6 +17,9 @@ from cgpause.pods.ends import Ends
 from cgpause.policy.drifts import Drifts
 from cgpause.policy.growth import CHARGE_BATCH_BYTES
 
+CREATING_S = 130.0
+"""Longest time for which a runtime is expected to create a container: kubelet waits for two minutes
+(runtimeRequestTimeout)."""
 SPARED_S = 0.1
 """Time for which a pod is spared from pauses after its containers changed, extended while a runtime is still creating
 one of them: no container can be created in a paused pod."""
@@ -69,9 +72,9 @@ class KindSigns:
     """Earliest time of the next look for programs in the pod."""
     expects_program: bool = False
     """Whether a program may start in the pod without an event: none ran at the last look, and its containers were new
-    or a runtime was at work."""
+    or a runtime was at work; for CREATING_S at most."""
     has_program: bool = False
-    """Whether a program was seen in the pod after a change of its containers, while memory was tight."""
+    """Whether a look found a program in the pod after a change of its containers."""
     node_critical: bool = False
     """Whether a container of it is critical for the node, by its oom_score_adj."""
     was_silent: bool = False

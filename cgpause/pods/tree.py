@@ -249,11 +249,11 @@ class PodTree:
             return True
 
     def read_details(self, at_ns: int) -> None:
-        """Read the facts that a decision needs while memory is tight.
+        """Read the facts that a decision needs while memory is tight, or where `is_use_unknown`.
 
         They are reclaimable memory, tmpfs, which pods listen and, if sacrifices are configured, CPU time. The loop
-        calls it once a second; `TrackedPod.is_stat_due` avoids most readings of memory.stat, the slowest of them. A pod
-        that cannot be read keeps its last values.
+        calls it once a second at most; `TrackedPod.is_stat_due` avoids most readings of memory.stat, the slowest of
+        them. A pod that cannot be read keeps its last values.
         """
         self.read_at_ns = at_ns
         wants_cpu = self.config.reserve.sacrifice  # only sacrifices use the CPU time

@@ -65,7 +65,7 @@ class Growth(NamedTuple):
     excused: bool
     """Whether the pod runs even without headroom until it gives back, because its pause had cost too much."""
     flow: float
-    """Growth in bytes per second, averaged over about FLOW_S of running."""
+    """Growth in bytes per second, averaged over about `learn.FLOW_S` of running."""
     squares: float
     """Sum of squared steps of growth per second, in bytes squared per second, averaged as `flow`. Times seconds it is
     the variance of the growth in that time."""

@@ -82,8 +82,12 @@ def test_after_lost_events_words_are_read_and_programs_looked_for_again(
     tracked.pod = replace(tracked.pod, no_program=True)
     asked: list[str] = []
     monkeypatch.setattr(bench.tree._words, "ask", lambda pod: asked.append(pod.path))
-    Distress(bench.tree, bench.actuator).missed(S)
-    assert tracked.cgroup.path in asked
+    distress = Distress(bench.tree, bench.actuator)
+    for at_s, times in ((11, 1), (12, 1), (20, 1), (21, 2), (32, 2)):
+        if at_s < 20:
+            distress.missed(at_s * S)
+        distress.scan(at_s * S, unwatched=False)
+        assert asked.count(tracked.cgroup.path) == times, "at most every ten seconds"
     assert not tracked.pod.no_program
 
 

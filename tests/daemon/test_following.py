@@ -90,11 +90,31 @@ def test_limits_that_were_raised_count_far_from_the_limit(tree: FakeTree, start:
     wait_until(lambda: one_of_both_is_paused(tree, pods), "a pause with a third of the memory free")
 
 
+def test_the_look_for_programs_comes_before_the_first_pause(tree: FakeTree, start: Start) -> None:
+    """It shows which pods are critical for the node."""
+    pods = [tree.add_pod(name, 64 * MIB, memory_max=str(64 * MIB)) for name in ("first", "second")]
+    look = """
+from cgpause.kernel.listening import Inside
+from cgpause.pods import programs
+programs.look_inside = lambda _: Inside(runtime=False, program=True, node_critical=True)"""
+    daemon = start('[[pods]]\nmatch = "*/*"\nclass = "batch"\n', before=look)
+    time.sleep(1)
+    for pod in pods:
+        rewrite(pod / "memory.max", f"{800 * MIB}\n")
+
+    def both_have_grown() -> bool:
+        assert not one_of_both_is_paused(tree, pods)
+        return all(int((pod / "memory.current").read_text()) == 340 * MIB for pod in pods)
+
+    wait_until(both_have_grown, "both to grow")
+    assert " paused " not in daemon.log
+
+
 def one_of_both_is_paused(tree: FakeTree, pods: list[Path]) -> bool:
     """Let both pods grow to a third of the memory each; return whether one is paused."""
     for pod in pods:
         current = int((pod / "memory.current").read_text())
-        rewrite(pod / "memory.current", f"{min(current + 8 * MIB, 340 * MIB):020}\n")
+        rewrite(pod / "memory.current", f"{min(current + 2 * MIB, 340 * MIB):020}\n")
     tree.set_used(sum(int((pod / "memory.current").read_text()) for pod in pods))
     return PAUSED in map(cpu_max, pods)
 
