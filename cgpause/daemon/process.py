@@ -39,7 +39,7 @@ from cgpause.kernel.process import lock_memory, raise_descriptor_limit
 from cgpause.kernel.psi import PsiTriggers
 from cgpause.ledger import ledger
 from cgpause.pods.follow import Follower
-from cgpause.pods.names import NamesThread
+from cgpause.pods.names import names_thread
 from cgpause.pods.own_pod import POD_UID, own_pod_uid
 from cgpause.pods.own_words import OwnWordsThread
 from cgpause.pods.sampler import Sampler
@@ -75,7 +75,7 @@ class Daemon:
         if not dry_run:
             root_cgroup.lock_for_daemon()
         known = saver.load(options.learned_path)
-        names = NamesThread(options.log_dir)
+        names = names_thread(options.log_dir)
         kinds, words = Kinds(known.kinds), OwnWordsThread(root)
         self._tree = tree = PodTree(root, options.log_dir, config, kinds, words, names, dry_run=dry_run)
         sampler = Sampler(tree)

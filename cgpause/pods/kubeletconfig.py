@@ -20,6 +20,7 @@ from cgpause.core.errors import MalformedError
 from cgpause.core.memory_units import MIB
 from cgpause.kernel import wholefile
 from cgpause.kernel.logfmt import fields
+from cgpause.pods.background import Background
 from cgpause.pods.kubelet import KubeletFlags, KubeletProcess
 
 log = logging.getLogger(__name__)
@@ -72,23 +73,31 @@ class KubeletThresholds:
         self._kubelet = KubeletProcess() if path is None else None
         self._flags = KubeletFlags() if path is None else KubeletFlags(path)
         self._files: list[tuple[str, int, int, int]] = []
+        self._at_ns = self._seen = 0
+        self._found = 0
+        """Number of changes that a reading has found."""
+        self._again = Background(self._read_again, 0, what="kubelet's configuration", where=path or "kubelet")
         self._look(0)
         self.thresholds = read_thresholds(self._flags)
         """The thresholds, for `eviction_bytes`."""
 
     def follow(self, at_ns: int) -> bool:
-        """Read the thresholds again if they may have changed; return whether that is so. An error is logged only.
+        """Have the thresholds read again if they may have changed; return whether that is so. An error is logged only.
 
         kubeadm writes the file after the node has booted.
         """
-        self.due_ns = at_ns + _LOOK_NS
+        self.due_ns, self._at_ns = at_ns + _LOOK_NS, at_ns
+        before, self._seen = self._seen, self._again()
+        return self._seen != before
+
+    def _read_again(self) -> int:
         before = self._flags, self._files
-        self._look(at_ns)
-        if (self._flags, self._files) == before:
-            return False
-        log.info("kubelet's configuration has changed %s", fields(file=self._flags.config))
-        self.thresholds = read_thresholds(self._flags)
-        return True
+        self._look(self._at_ns)
+        if (self._flags, self._files) != before:
+            log.info("kubelet's configuration has changed %s", fields(file=self._flags.config))
+            self.thresholds = read_thresholds(self._flags)
+            self._found += 1
+        return self._found
 
     def _look(self, at_ns: int) -> None:
         """Take in kubelet's flags if it was started anew, and the state of its files."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Self
 
 from cgpause.core.errors import HostError, KernelReadError
-from cgpause.core.model import Headroom, Owner, PodUsage, Sample
+from cgpause.core.model import Headroom, PodUsage, Sample
 from cgpause.core.parse import MemInfo, parse_meminfo
 from cgpause.kernel.cpu_time import CpuTime
 from cgpause.kernel.logfmt import fields
@@ -55,17 +55,8 @@ class Sampler:
         self._kubelet = KubeletThresholds(kubelet_config)
 
     def follow_kubelet(self, at_ns: int) -> bool:
-        """Read kubelet's configuration again if a look is due and the file has changed; return whether it has.
-
-        It does not look while a pause has to end on time: a pause by the daemon, or one that an operator gave an end. A
-        disk that hangs would stop the loop, and the pod would stay paused.
-        """
-        if at_ns < self._kubelet.due_ns:
-            return False
-        paused = (one.pod.paused for one in self._tree.pods.values() if one.pod.paused is not None)
-        if any(record.owner is Owner.DAEMON or record.expires_ns is not None for record in paused):
-            return False
-        return self._kubelet.follow(at_ns)
+        """Read kubelet's configuration again if a look is due and the file has changed; return whether it has."""
+        return at_ns >= self._kubelet.due_ns and self._kubelet.follow(at_ns)
 
     def close(self) -> None:
         """Close all descriptors."""

@@ -1,4 +1,4 @@
-"""The names of pods, read in a thread, so that a disk that hangs stops no loop."""
+"""Files that are read in threads, so that a disk that hangs stops no loop; with the names of pods."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from helpers.fixtures import Log, Patch
 from helpers.refusals import failing
 
 from cgpause.core.pod_names import Names, PodName
+from cgpause.pods import background
 from cgpause.pods import names as names_module
-from cgpause.pods.names import NamesThread, read_names
+from cgpause.pods.background import Background
+from cgpause.pods.names import names_thread, read_names
 
 UID = "0f0e0d0c-0b0a-4908-8706-050403020100"
 OTHER = "1f0e0d0c-0b0a-4908-8706-050403020100"
@@ -20,14 +22,14 @@ def log_folder(folder: Path, name: str, uid: str = UID) -> None:
     (folder / "pods" / f"default_{name}_{uid}").mkdir(parents=True)
 
 
-def join_reading(names: NamesThread) -> None:
+def join_reading(names: Background[Names]) -> None:
     assert names._reading is not None
     names._reading.join(60)
     assert not names._reading.is_alive()
 
 
 def test_names_are_read_at_once_while_the_disk_works(tmp_path: Path) -> None:
-    names = NamesThread(str(tmp_path))
+    names = names_thread(str(tmp_path))
     assert names() == Names({}, {})
     log_folder(tmp_path, "web")
     assert names().pods == {UID: PodName("default", "web")}
@@ -43,10 +45,10 @@ def test_a_disk_that_hangs_delays_one_reading_and_no_other(tmp_path: Path, monke
         return read_names(log_dir)
 
     log_folder(tmp_path, "web")
-    names = NamesThread(str(tmp_path))
+    names = names_thread(str(tmp_path))
     before = names()
     monkeypatch.setattr(names_module, "read_names", hang)
-    monkeypatch.setattr(names_module, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(background, "_PATIENCE_S", 0.01)
     assert names() == before
     assert begun.wait(60)
     assert names() == before
@@ -58,7 +60,7 @@ def test_a_disk_that_hangs_delays_one_reading_and_no_other(tmp_path: Path, monke
 
     log_folder(tmp_path, "db", OTHER)
     answers.set()
-    monkeypatch.setattr(names_module, "_PATIENCE_S", 60.0)
+    monkeypatch.setattr(background, "_PATIENCE_S", 60.0)
     monkeypatch.setattr(names_module, "read_names", read_names)
     join_reading(names)
     assert set(names().pods) == {UID, OTHER}
@@ -73,22 +75,22 @@ def test_an_old_answer_is_not_taken_for_a_new_one(tmp_path: Path, monkeypatch: P
         answers.wait(60)
         return found
 
-    names = NamesThread(str(tmp_path))
+    names = names_thread(str(tmp_path))
     with monkeypatch.context() as patch:
-        patch.setattr(names_module, "_PATIENCE_S", 0.0)
+        patch.setattr(background, "_PATIENCE_S", 0.0)
         patch.setattr(names_module, "read_names", slow)
         assert names() == Names({}, {})
     log_folder(tmp_path, "web", UID)
     answers.set()
     join_reading(names)
-    monkeypatch.setattr(names_module, "_PATIENCE_S", 60.0)
+    monkeypatch.setattr(background, "_PATIENCE_S", 60.0)
     assert set(names().pods) == {UID}
 
 
 def test_a_bug_in_the_reading_costs_only_names(tmp_path: Path, monkeypatch: Patch, caplog: Log) -> None:
     log_folder(tmp_path, "web", UID)
-    names = NamesThread(str(tmp_path))
-    monkeypatch.setattr(names_module, "_PATIENCE_S", 60.0)
+    names = names_thread(str(tmp_path))
+    monkeypatch.setattr(background, "_PATIENCE_S", 60.0)
     before = names()
     with monkeypatch.context() as patch:
         patch.setattr(names_module, "read_names", failing(ValueError("a bug")))
@@ -100,7 +102,7 @@ def test_a_bug_in_the_reading_costs_only_names(tmp_path: Path, monkeypatch: Patc
 
 def test_while_no_thread_can_be_made_the_names_stay(tmp_path: Path, monkeypatch: Patch) -> None:
     """The caller does not read them itself: the disk may hang."""
-    names = NamesThread(str(tmp_path))
+    names = names_thread(str(tmp_path))
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", failing(RuntimeError("can't start new thread")))
         log_folder(tmp_path, "web")
