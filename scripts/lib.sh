@@ -156,7 +156,7 @@ setup_venv() {
         need_packages ${packages[@]+"${packages[@]}"}
         python=$(find_python) || { say "Python 3.11 or newer is needed; none is on PATH"; exit 1; }
         say "setting up .venv with $("$python" --version)"
-        "$REPO/.venv/bin/python" -c '' 2>/dev/null || quietly "python -m venv" "$python" -m venv --clear "$REPO/.venv" || exit 1
+        "$REPO/.venv/bin/python" -c 'import pip' 2>/dev/null || quietly "python -m venv" "$python" -m venv --clear "$REPO/.venv" || exit 1
         run_pip "the development tools come from pip's index" \
             "$REPO/.venv/bin/python" -m pip install --disable-pip-version-check \
             -e "${REPO}[dev]" || exit 1

@@ -35,6 +35,7 @@ def test_installer_says_what_a_node_lacks(tmp_path: Path) -> None:
     assert "no such folder" in install("--wheels", "/nowhere", status=2)
     assert "no wheel of cgpause" in install("--wheels", str(tmp_path), status=2)
     assert "cannot see" in install("--prefix", "/root/cgpause", status=2)
+    assert "has other files" in install("--prefix", "/usr/local", status=2)
     assert not UNIT.exists()
     assert not PREFIX.exists()
 
