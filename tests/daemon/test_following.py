@@ -58,18 +58,26 @@ def test_facts_are_read_again_as_soon_as_memory_is_close(tree: FakeTree, start: 
 
 def test_a_program_that_a_slow_runtime_starts_is_counted_far_from_the_limit(tree: FakeTree, start: Start) -> None:
     """No event reports its start. While only the runtime ran, memory was not tight, and nobody looked again."""
-    looked, started = tree.folder / "looked", tree.folder / "started"
+    sampled, looked, started = (tree.folder / name for name in ("sampled", "looked", "started"))
     look = f"""
 import pathlib
 from cgpause.kernel.listening import Inside
 from cgpause.pods import programs
+from cgpause.pods.sampler import Sampler
+take = Sampler.sample
+def sample(*args, **options):
+    pathlib.Path({str(sampled)!r}).touch()
+    return take(*args, **options)
+Sampler.sample = sample
 def look_inside(pod):
     pathlib.Path({str(looked)!r}).touch()
     runs = pathlib.Path({str(started)!r}).exists()
     return Inside(runtime=not runs, program=runs)
 programs.look_inside = look_inside"""
     daemon = start('[[pods]]\nmatch = "*/*"\nclass = "batch"\n', before=look)
-    pods = [tree.add_pod(name, memory_max=str(800 * MIB)) for name in ("first", "second")]
+    wait_until(sampled.exists, "the first sample: pods that it has are not new")
+    # Each may take more than there is: memory is tight with the first one, also if the second appears later.
+    pods = [tree.add_pod(name, memory_max=str(GIB + 100 * MIB)) for name in ("first", "second")]
     for pod in pods:
         for container in filter(Path.is_dir, pod.iterdir()):
             rewrite(container / "memory.current", "0\n")
