@@ -39,8 +39,6 @@ class Distress:
         self._tree = tree
         self._actuator = actuator
         self._scan_at_ns = 0
-        self._unwatched = False
-        """Whether the next scan checks everything, as without inotify, although inotify works again."""
         self._missed = False
         """Whether events were lost, and no scan has checked everything since."""
         self._make_up_at_ns = 0
@@ -53,14 +51,6 @@ class Distress:
         lost again and again, this happens once in _MISSED_NS.
         """
         self._missed, self._scan_at_ns = True, at_ns
-
-    def _make_up(self) -> None:
-        """Check everything in the present scan, after lost events."""
-        self._missed, self._unwatched = False, True
-        for tracked in self._tree.pods.values():
-            tracked.list_at_ns = 0
-            self._tree.ask_word_again(tracked)
-            self._tree.classifier.expect_program(tracked)
 
     def on_containers(self, tracked: TrackedPod, at_ns: int, *, removed: bool) -> bool:
         """Handle a container's start or end: spare the pod for a while; return whether a decision cannot wait.
@@ -106,9 +96,11 @@ class Distress:
             return
         self._scan_at_ns = at_ns + NS_PER_S
         if self._missed and at_ns >= self._make_up_at_ns:
-            self._make_up_at_ns = at_ns + _MISSED_NS
-            self._make_up()
-        unwatched, self._unwatched = self._unwatched or unwatched, False
+            self._missed, self._make_up_at_ns, unwatched = False, at_ns + _MISSED_NS, True
+            for tracked in self._tree.pods.values():
+                tracked.list_at_ns = 0
+                self._tree.ask_word_again(tracked)
+                self._tree.classifier.expect_program(tracked)
         for tracked in self._tree.pods.values():
             if unwatched or (tracked.damaged and at_ns >= tracked.record_retry_at_ns):
                 self._actuator.read_record(tracked)

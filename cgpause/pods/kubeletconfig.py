@@ -73,31 +73,30 @@ class KubeletThresholds:
         self._kubelet = KubeletProcess() if path is None else None
         self._flags = KubeletFlags() if path is None else KubeletFlags(path)
         self._files: list[tuple[str, int, int, int]] = []
-        self._at_ns = self._seen = 0
-        self._found = 0
-        """Number of changes that a reading has found."""
-        self._again = Background(self._read_again, 0, what="kubelet's configuration", where=path or "kubelet")
+        self._at_ns = 0
         self._look(0)
-        self.thresholds = read_thresholds(self._flags)
-        """The thresholds, for `eviction_bytes`."""
+        self.thresholds = self._latest = read_thresholds(self._flags)
+        """The thresholds, for `eviction_bytes`; `_latest` is the thread's."""
+        self._again = Background(
+            self._read_again, self._latest, what="kubelet's configuration", where=path or "kubelet"
+        )
 
     def follow(self, at_ns: int) -> bool:
-        """Have the thresholds read again if they may have changed; return whether that is so. An error is logged only.
+        """Have the thresholds read again if they may have changed; return whether they have. An error is logged only.
 
         kubeadm writes the file after the node has booted.
         """
         self.due_ns, self._at_ns = at_ns + _LOOK_NS, at_ns
-        before, self._seen = self._seen, self._again()
-        return self._seen != before
+        before, self.thresholds = self.thresholds, self._again()
+        return self.thresholds != before
 
-    def _read_again(self) -> int:
+    def _read_again(self) -> tuple[Threshold, ...] | None:
         before = self._flags, self._files
         self._look(self._at_ns)
         if (self._flags, self._files) != before:
             log.info("kubelet's configuration has changed %s", fields(file=self._flags.config))
-            self.thresholds = read_thresholds(self._flags)
-            self._found += 1
-        return self._found
+            self._latest = read_thresholds(self._flags)
+        return self._latest
 
     def _look(self, at_ns: int) -> None:
         """Take in kubelet's flags if it was started anew, and the state of its files."""

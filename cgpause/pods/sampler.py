@@ -55,7 +55,7 @@ class Sampler:
         self._kubelet = KubeletThresholds(kubelet_config)
 
     def follow_kubelet(self, at_ns: int) -> bool:
-        """Read kubelet's configuration again if a look is due and the file has changed; return whether it has."""
+        """Have kubelet's thresholds read again if a look is due; return whether they have changed."""
         return at_ns >= self._kubelet.due_ns and self._kubelet.follow(at_ns)
 
     def close(self) -> None:
