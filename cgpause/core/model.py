@@ -170,7 +170,7 @@ class Pod:
     distress: str | None = None
     """The reason to end a pause at once, as in `daemon.distress`; None without one."""
     kind: PodKind = PodKind.BATCH
-    controller: str | None = None
+    workload: str | None = None
     """Name of its workload, guessed: namespace/name without the suffix of the single pod; None while unknown."""
     priority: int = 0
     """The operator's priority: of two pods, the one with the higher priority is paused later."""
@@ -249,7 +249,7 @@ class Ended(NamedTuple):
     """The end of a pod, or of one of its containers that the OOM killer ended."""
 
     cgroup: CgroupId
-    controller: str
+    workload: str
     """The pod's workload."""
     peak_bytes: int
     """The pod's highest use up to then, without page cache; 0 if it is unknown."""

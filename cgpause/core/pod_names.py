@@ -28,7 +28,7 @@ _CUT = re.compile(r"(.{58})[bcdfghjklmnpqrstvwxz2456789]{5}")
 _PART_OF_HASH = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{0,10}$")
 
 
-def controller(namespace: str, name: str) -> str:
+def workload_of(namespace: str, name: str) -> str:
     """Return the workload of a pod: its namespace, and its name up to the suffix that tells its pods apart.
 
     Pods of one ReplicaSet, Job, StatefulSet or DaemonSet share it; so do bare pods that differ in such a suffix.

@@ -412,7 +412,7 @@ class Actuator:
         tracked.pod = replace(tracked.pod, protected=tracked.pod.protected or tracked.failure)
 
     def _complain(self, tracked: TrackedPod, what: str, error: CgpauseError, level: int = logging.WARNING) -> None:
-        # Log each trouble of a pod once: it may come back in every turn of the loop.
+        # Log each trouble of a pod once: it may come back in every tick of the loop.
         text = f"{what}: {error}"
         if self._complaints.get(tracked.pod.cgroup) != text:
             self._complaints[tracked.pod.cgroup] = text

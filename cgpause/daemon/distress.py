@@ -99,7 +99,7 @@ class Distress:
             self._missed, self._make_up_at_ns, unwatched = False, at_ns + _MISSED_NS, True
             for tracked in self._tree.pods.values():
                 tracked.list_at_ns = 0
-                self._tree.ask_word_again(tracked)
+                self._tree.request_word_again(tracked)
                 self._tree.classifier.expect_program(tracked)
         for tracked in self._tree.pods.values():
             if unwatched or (tracked.damaged and at_ns >= tracked.record_retry_at_ns):
@@ -136,7 +136,7 @@ class Distress:
         if signs.listens or at_ns < seen.look_at_ns or at_ns - max(signs.started_ns, signs.seen_ns) > _SLOW_START_NS:
             return False
         if not signs.started_ns:
-            if self._tree.classifier.kinds.is_batch(tracked.pod.controller):
+            if self._tree.classifier.kinds.is_batch(tracked.pod.workload):
                 return False
             seen.look_at_ns = at_ns + _REFUSED_NS
         refused = refused_connections(tracked.cgroup)

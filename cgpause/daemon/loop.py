@@ -46,7 +46,7 @@ class Woken:
 
 @dataclass(slots=True)
 class Loop:
-    """The parts of the daemon that work on a sample, and what one turn passes on to the next."""
+    """The parts of the daemon that work on a sample, and what one tick passes on to the next."""
 
     epoll: select.epoll
     signals: int
@@ -88,7 +88,7 @@ class Loop:
                 self.schedule = self.schedule.after_pressure(now_ns())
         return woken
 
-    def turn(self, woken: Woken, *, stopping: bool) -> None:
+    def tick(self, woken: Woken, *, stopping: bool) -> None:
         """Take in the changes; take a sample and decide if due, unless `stopping`; run status, publisher and saver."""
         at_ns = now_ns()
         if self.sampler.follow_kubelet(at_ns):
@@ -101,9 +101,9 @@ class Loop:
             self.intake.actuator.counts.ticks.observe((now_ns() - at_ns) / NS_PER_S)
         if self.sample is not None:
             at_ns = max(at_ns, self.sample.at_ns)  # so that the figures reach up to this sample
-        self.status.turn(at_ns, None if self._blind else self.headroom)
-        self.intake.publisher.turn(at_ns)
-        self.saver.turn(at_ns, self.state.reserve.growths.peaks.known, self.intake.tree.classifier.kinds)
+        self.status.tick(at_ns, None if self._blind else self.headroom)
+        self.intake.publisher.tick(at_ns)
+        self.saver.tick(at_ns, self.state.reserve.growths.peaks.known, self.intake.tree.classifier.kinds)
 
     def _try_rest(self, at_ns: int) -> bool:
         """Read the headroom; if it alone shows that the last decision holds, plan the next sample and return True.
@@ -167,19 +167,19 @@ class Loop:
         if self.intake.tree.classifier.expects_program and not decision.tight:
             self.schedule = self.schedule.awake()  # with the next sample, look whether the program runs
 
-    def _take_sample(self, turn_ns: int, *, look: bool, details: bool) -> tuple[Sample, Decision]:
+    def _take_sample(self, tick_ns: int, *, look: bool, details: bool) -> tuple[Sample, Decision]:
         """Take a sample and decide; before, look for programs and read the pods' details if asked for.
 
-        The turn began at `turn_ns`.
+        The tick began at `tick_ns`.
         """
         started_ns, details_ns = time.thread_time_ns(), 0
         due_ns, config = self.schedule.sample_at_ns, self.intake.tree.config
-        # Not the time at which the turn began: after half a second of other work, growth would look ten times as fast.
+        # Not the time at which the tick began: after half a second of other work, growth would look ten times as fast.
         at_ns = now_ns()
         if look:
             self.intake.tree.look_for_programs(at_ns, watched=not self.intake.follower.unwatched)
         # An event makes a sample due at once; the first sample is never late.
-        late_ns = max(0, at_ns - min(due_ns, turn_ns)) if due_ns else 0
+        late_ns = max(0, at_ns - min(due_ns, tick_ns)) if due_ns else 0
         moving = None if details or config.policy is not Policy.RESERVE else self.state.reserve.growths.moving
         sample = self.sampler.sample(at_ns, late_ns=late_ns, cost_ns=self._cost_ns, moving=moving)
         if details:

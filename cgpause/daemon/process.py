@@ -118,7 +118,7 @@ class Daemon:
                     self._reload = False
                     self._load_config()
                     woken.changes.tree = woken.urgent = True
-                self._loop.turn(woken, stopping=self._stop)
+                self._loop.tick(woken, stopping=self._stop)
         except Exception:  # a bug, or a node without resources: in any case the daemon must not leave a pod paused
             log.exception("failed")
             failed = True

@@ -1,8 +1,8 @@
 """Publishes the daemon's figures every few seconds: the loop gathers them, and a thread writes them.
 
 The file lies in a tmpfs, where a write takes microseconds. But the tmpfs may be full, missing, or another file system
-on a disk that hangs. So the loop never waits for the thread: it hands the figures over and goes on, and skips a turn
-while the thread is still busy. An error is logged once, and the next turn tries again.
+on a disk that hangs. So the loop never waits for the thread: it hands the figures over and goes on, and skips a tick
+while the thread is still busy. An error is logged once, and the next tick tries again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LAST_WAIT_S = 1.0
 
 
 class Publisher:
-    """Decides when to publish; the loop calls `turn` at the end of each turn, and no method raises."""
+    """Decides when to publish; the loop calls `tick` at the end of each tick, and no method raises."""
 
     def __init__(self, path: str | None, sources: Sources) -> None:
         """Publish nothing if `path` is None, even if the configuration asks for it."""
@@ -55,7 +55,7 @@ class Publisher:
             self._stop(0)
         self.due_ns = NEVER_NS if self._thread is None else 0
 
-    def turn(self, at_ns: int) -> None:
+    def tick(self, at_ns: int) -> None:
         """Publish the figures if that is due."""
         if at_ns < self.due_ns or self._thread is None:
             return

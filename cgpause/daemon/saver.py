@@ -1,7 +1,7 @@
 """Saves the daemon's knowledge of workloads (`learned`) at most once a minute, on the history's thread.
 
 The loop hands the values over and goes on: the thread encodes them and waits for the disk. An error is logged once, and
-the saver tries again a minute later. It does not wake the loop, which turns at least every 30 s.
+the saver tries again a minute later. It does not wake the loop, which ticks at least every 30 s.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def load(path: str | None) -> Learned:
 
 
 class Saver:
-    """Decides when to save; the loop calls `turn` at the end of each turn, and no method raises."""
+    """Decides when to save; the loop calls `tick` at the end of each tick, and no method raises."""
 
     def __init__(self, path: str | None, thread: recorder.StateDirThread | None, saved: Learned) -> None:
         """Save nothing if `path` or `thread` is None; `saved` is what the file already has."""
@@ -52,7 +52,7 @@ class Saver:
         self._trouble = FileTrouble(path or "", "learned workloads not saved", "learned workloads saved again")
         """Only the thread changes it."""
 
-    def turn(self, at_ns: int, peaks: Mapping[str, tuple[int, ...]], kinds: Kinds) -> None:
+    def tick(self, at_ns: int, peaks: Mapping[str, tuple[int, ...]], kinds: Kinds) -> None:
         """Save what is new if a minute has passed and the thread is free."""
         if at_ns >= self._next_ns and not self._busy:
             self._next_ns = at_ns + _EVERY_NS

@@ -27,7 +27,7 @@ class Status:
         """Time of the next WATCHDOG=1 message; NEVER_NS if systemd does not wait for one."""
         return NEVER_NS if self._notifier.watchdog_s is None else self._alive_at_ns
 
-    def turn(self, at_ns: int, headroom: Headroom | None) -> None:
+    def tick(self, at_ns: int, headroom: Headroom | None) -> None:
         """Send the messages that are due; `headroom` is the last one read, None if memory cannot be read."""
         if not self._notifier.connected:
             return

@@ -49,7 +49,7 @@ LOCK_WAIT_S = 2.0
 """Longest wait for a pod's lock. Another cgpause process has it for a millisecond, or for up to 3 s while it asks
 systemd about a damaged record."""
 LOOP_LOCK_WAIT_S = 0.05
-"""The same for the daemon's loop, which must not wait: its next turn decides again."""
+"""The same for the daemon's loop, which must not wait: its next tick decides again."""
 _MAX_READS = 5
 """Number of attempts to read an original that changes meanwhile; kubelet writes cpu.max once per resize."""
 

@@ -30,9 +30,9 @@ STARTING_S = 10.0
 _ENDING_S = 600.0
 """Time for which a pod that got a stop signal needs the CPU to end. Not for ever: SIGHUP and the like can also mean
 something else."""
-_ASK_INTERVAL_S = 10
+_CHECK_INTERVAL_S = 10
 """Interval of checks of a pod that does not listen: it may become a service later."""
-_ASKED_AT_ONCE = 16
+_CHECKED_AT_ONCE = 16
 """Most pods checked in a row: one check can take 5 ms (see `listening`), and the loop waits for it."""
 
 
@@ -84,7 +84,7 @@ class Classifier:
             self.expects_program = any(tracked.signs.expects_program for tracked in self._pods.values())
         return critical
 
-    def ask_who_listens(self, pods: Collection[TrackedPod], at_ns: int, at_once: int = _ASKED_AT_ONCE) -> None:
+    def check_listening(self, pods: Collection[TrackedPod], at_ns: int, at_once: int = _CHECKED_AT_ONCE) -> None:
         """Check which of the due pods listen; at most `at_once`, paused pods first, then the longest due.
 
         Pods that listen already, or have a class from a rule or their own word, are never due. A pod that was paused
@@ -93,10 +93,10 @@ class Classifier:
         """
         due = [tracked for tracked in pods if _is_due(tracked, at_ns)]
         # A paused pod is soon frozen for minutes, if it does not listen.
-        due.sort(key=lambda tracked: (tracked.pod.paused is None, tracked.signs.ask_at_ns))
+        due.sort(key=lambda tracked: (tracked.pod.paused is None, tracked.signs.check_at_ns))
         for tracked in due[:at_once]:
             tracked.signs.listens, tracked.signs.starting = listens(tracked.cgroup), False
-            tracked.signs.asked_ns, tracked.signs.ask_at_ns = at_ns, at_ns + _ASK_INTERVAL_S * NS_PER_S
+            tracked.signs.checked_ns, tracked.signs.check_at_ns = at_ns, at_ns + _CHECK_INTERVAL_S * NS_PER_S
             self.classify(tracked, at_ns)
             if tracked.signs.listens is not None:
                 self._learn_kind(tracked, at_ns)
@@ -107,7 +107,7 @@ class Classifier:
         A process was started in it from outside, or a connection to it was refused.
         """
         tracked.signs.probed = True
-        self.kinds.note_probed(tracked.pod.controller)
+        self.kinds.note_probed(tracked.pod.workload)
         self.classify(tracked, at_ns)
 
     def disbelieve_probes(self, tracked: TrackedPod, at_ns: int) -> None:
@@ -129,7 +129,7 @@ class Classifier:
 
     def heed_kinds(self, tracked: TrackedPod, at_ns: int) -> None:
         """Classify a pod that does not listen: it no longer counts as starting if its workload is known as silent."""
-        if tracked.signs.starting and self.kinds.is_silent(tracked.pod.controller):
+        if tracked.signs.starting and self.kinds.is_silent(tracked.pod.workload):
             tracked.signs.starting = tracked.signs.listens = False
         if not tracked.signs.listens:
             self.classify(tracked, at_ns)
@@ -142,7 +142,7 @@ class Classifier:
         far. Otherwise nothing is learned: memory was not tight, a rule names the class, or the pod ended while its
         image was pulled.
         """
-        signs, name = left.signs, left.pod.controller
+        signs, name = left.signs, left.pod.workload
         if signs.listens or signs.probed or signs.given_class is not PodClass.AUTO:
             return
         is_new = (
@@ -155,27 +155,27 @@ class Classifier:
         """Classify a pod by what is known of its workload, as one that starts."""
         if tracked.signs.listens:
             return
-        tracked.signs.starting = not self.kinds.is_silent(tracked.pod.controller)
+        tracked.signs.starting = not self.kinds.is_silent(tracked.pod.workload)
         tracked.signs.listens = None if tracked.signs.starting else False
-        tracked.signs.ask_at_ns = tracked.signs.started_ns + int(STARTING_S * NS_PER_S)
+        tracked.signs.check_at_ns = tracked.signs.started_ns + int(STARTING_S * NS_PER_S)
         self.classify(tracked, at_ns)
 
     def _learn_kind(self, tracked: TrackedPod, at_ns: int) -> None:
         """Learn the kind of a pod's workload: a service if the pod listens, silent if it has not after STARTING_S."""
-        controller = tracked.pod.controller
+        workload = tracked.pod.workload
         if tracked.signs.listens:
             tracked.signs.made_batch_ns = 0
-            self.kinds.note_listening(controller)
+            self.kinds.note_listening(workload)
             return
         if tracked.signs.probed:
-            self.kinds.note_probed(controller)
+            self.kinds.note_probed(workload)
             return
         silent_s = tracked.ran_s(at_ns)
         if silent_s < STARTING_S:
             return
         tracked.signs.was_silent = True
-        if self.kinds.note_silent(controller, silent_s):
-            if self.kinds.is_batch(controller):
+        if self.kinds.note_silent(workload, silent_s):
+            if self.kinds.is_batch(workload):
                 tracked.signs.made_batch_ns = at_ns
             self._classify_silent(at_ns)
 
@@ -186,15 +186,15 @@ class Classifier:
         same container has started again.
         """
         tracked.signs.made_batch_ns = 0
-        controller = tracked.pod.controller
+        workload = tracked.pod.workload
         try:
-            if count_oom_kills(tracked.cgroup) or not self.kinds.is_batch(controller):
+            if count_oom_kills(tracked.cgroup) or not self.kinds.is_batch(workload):
                 return
         except CgpauseError:
             return
-        self.kinds.forget(controller)
+        self.kinds.forget(workload)
         for one in self._pods.values():
-            if one.pod.controller == controller:
+            if one.pod.workload == workload:
                 one.signs.was_silent = False
                 if one.signs.started_ns and one.ran_s(at_ns) < STARTING_S:
                     self._may_listen(one, at_ns)
@@ -215,16 +215,16 @@ class Classifier:
             return PodKind.STARTING
         if signs.listens is None:
             return PodKind.SERVICE  # unknown: the careful guess, because services are paused least
-        controller = tracked.pod.controller
+        workload = tracked.pod.workload
         # A pod from before the daemon's start is old, unless its workload is a service: then it may still be starting.
-        is_new = bool(signs.started_ns) or self.kinds.is_service(controller)
-        return self.kinds.of_silent(controller, tracked.ran_s(at_ns) if is_new else math.inf)
+        is_new = bool(signs.started_ns) or self.kinds.is_service(workload)
+        return self.kinds.of_silent(workload, tracked.ran_s(at_ns) if is_new else math.inf)
 
 
 def _is_due(tracked: TrackedPod, at_ns: int) -> bool:
     signs, paused = tracked.signs, tracked.pod.paused
     if signs.listens or signs.given_class is not PodClass.AUTO:
         return False
-    is_due = at_ns >= signs.ask_at_ns and (paused is None or paused.mechanism is Mechanism.THROTTLE)
-    is_due = is_due or (paused is not None and signs.asked_ns < paused.since_ns)
+    is_due = at_ns >= signs.check_at_ns and (paused is None or paused.mechanism is Mechanism.THROTTLE)
+    is_due = is_due or (paused is not None and signs.checked_ns < paused.since_ns)
     return is_due and (not signs.starting or tracked.ran_s(at_ns) >= STARTING_S)

@@ -39,7 +39,7 @@ class Ends:
         """Take in that a container was created."""
         self._is_restarted = self._was_killed
 
-    def note_end(self, pod: Cgroup, controller: str | None, used_bytes: int | None) -> Ended | None:
+    def note_end(self, pod: Cgroup, workload: str | None, used_bytes: int | None) -> Ended | None:
         """Take in that a container has ended. If it was killed for lack of memory on the node, return that end at once.
 
         Otherwise the pod's peak waits in `pending` until the pod is gone: its other containers may need more.
@@ -50,18 +50,18 @@ class Ends:
             raw, highest = _read_peak(pod)
         except CgpauseError:
             return None
-        if controller is None:
+        if workload is None:
             return None
         highest = max(highest, used_bytes or 0) if highest else 0
         is_higher, self._peak_bytes = raw > self._peak_bytes, max(raw, self._peak_bytes)
         if killed:
             self.pending = None if is_higher else self.pending
             self._was_killed, self._is_restarted = True, False
-            return Ended(pod.id, controller, highest if is_higher else 0, killed=True)
+            return Ended(pod.id, workload, highest if is_higher else 0, killed=True)
         if is_higher and highest:
-            self.pending = Ended(pod.id, controller, highest, after_kill=self._is_restarted)
+            self.pending = Ended(pod.id, workload, highest, after_kill=self._is_restarted)
         elif self._is_restarted:  # it needed no more than the killed one had
-            self.pending = self.pending or Ended(pod.id, controller, 0, after_kill=True)
+            self.pending = self.pending or Ended(pod.id, workload, 0, after_kill=True)
         return None
 
 

@@ -60,7 +60,7 @@ class Follower:
         for tracked in self._tree.pods.values() if again else appeared:
             self._watch.add_pod(tracked.cgroup, paused=tracked.pod.paused is not None)
         for tracked in appeared:
-            self._tree.ask_word_again(tracked)  # no event tells of a container that started before the watch
+            self._tree.request_word_again(tracked)  # no event tells of a container that started before the watch
         self.times.refreshed(
             at_ns,
             tight=tight,

@@ -42,13 +42,13 @@ class OwnWords:
         self._new: list[CgroupId] = []
         self._hangs = False
 
-    def ask(self, pod: Cgroup) -> bool:
-        """Ask for the word of a pod with new containers; return False if it has to be asked for again."""
+    def request(self, pod: Cgroup) -> bool:
+        """Request the word of a pod with new containers; return False if it has to be requested again."""
         self._new.append(pod.id)
         return True
 
     def take(self) -> dict[CgroupId, OwnWord]:
-        """Return the words found since the last call; wait for up to _PATIENCE_S seconds for those asked for."""
+        """Return the words found since the last call; wait for up to _PATIENCE_S seconds for those requested."""
         if self._new and not self._hangs:
             reading = threading.Thread(target=self._read_all, args=(self._new,), daemon=True)
             reading.start()
@@ -96,7 +96,7 @@ class OwnWordsThread(OwnWords):
     def __init__(self, root: str) -> None:
         """Read below the cgroup root `root`; a thread starts with the first pod."""
         super().__init__(root)
-        self._asked: queue.SimpleQueue[CgroupId] = queue.SimpleQueue()
+        self._requested: queue.SimpleQueue[CgroupId] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         """The thread that reads; only it changes `_pending` and `_reading`."""
         self._pending: dict[CgroupId, tuple[ContainerWords, float]] = {}
@@ -107,11 +107,11 @@ class OwnWordsThread(OwnWords):
         """The thread and the loop take it to end a reading; neither holds it while a word is read."""
         self._refused = False
 
-    def ask(self, pod: Cgroup) -> bool:
+    def request(self, pod: Cgroup) -> bool:
         """Let the thread read the word of a pod; return False if it cannot now."""
         if pod.id in self._held_up or (self._thread is None and not self._start()):
             return False
-        self._asked.put(pod.id)
+        self._requested.put(pod.id)
         return True
 
     def take(self) -> dict[CgroupId, OwnWord]:
@@ -144,29 +144,29 @@ class OwnWordsThread(OwnWords):
     def _run(self) -> None:
         me = threading.current_thread()
         while self._thread is me:
-            asked = self._wait(_AGAIN_S if self._pending else None)
+            requested = self._wait(_AGAIN_S if self._pending else None)
             now_s = time.monotonic()
-            self._pending |= {key: (ContainerWords(), now_s + CREATING_S) for key in asked}
+            self._pending |= {key: (ContainerWords(), now_s + CREATING_S) for key in requested}
             for key, (containers, until_s) in list(self._pending.items()):
                 self._reading = _Reading(key, time.monotonic())
                 is_done = self._read(key, containers)
                 with self._lock:
                     if self._thread is not me:  # it took too long: another thread has the other pods
                         self._held_up.remove(key)
-                        self._asked.put(key)
+                        self._requested.put(key)
                         return
                     self._reading = None
                     if is_done or now_s >= until_s:
                         del self._pending[key]
 
     def _wait(self, wait_s: float | None) -> list[CgroupId]:
-        """Return the pods that the loop asks for; wait for the first one up to `wait_s` seconds."""
-        asked = []
+        """Return the pods that the loop requests; wait for the first one up to `wait_s` seconds."""
+        requested = []
         with suppress(queue.Empty):
-            asked.append(self._asked.get(timeout=wait_s))
+            requested.append(self._requested.get(timeout=wait_s))
             while True:
-                asked.append(self._asked.get_nowait())
-        return asked
+                requested.append(self._requested.get_nowait())
+        return requested
 
     def _read(self, key: CgroupId, containers: ContainerWords) -> bool:
         """Read a pod's word; return True if there is no more to read."""

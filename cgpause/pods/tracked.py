@@ -55,8 +55,8 @@ class KindSigns:
     """The pod's class by a rule or by its own word; AUTO where only the signs below decide."""
     word: OwnWord | None = None
     """The pod's own word; None while none is known. The strongest of its containers stays: a manifest never changes."""
-    word_asked: bool = False
-    """Whether the word of the present containers was asked for."""
+    word_requested: bool = False
+    """Whether the word of the present containers was requested."""
     starting: bool = False
     """Whether the containers are so new that the pod may still begin to listen."""
     seen_ns: int = 0
@@ -85,9 +85,9 @@ class KindSigns:
     """Whether a process was started in the pod from outside during a pause, or a connection to it was refused."""
     ending_until_ns: int = 0
     """Time until which the pod needs the CPU to end, because it got a stop signal."""
-    ask_at_ns: int = 0
+    check_at_ns: int = 0
     """Earliest time of the next check for a listening process."""
-    asked_ns: int = 0
+    checked_ns: int = 0
     """Time of the last check for a listening process."""
 
 
@@ -213,7 +213,7 @@ class TrackedPod:
     def note_end(self, at_ns: int) -> Ended | None:
         """Take in that a container has ended; return what the policy has to know at once (`Ends.note_end`)."""
         exact = None if self.usage is None or self.is_stat_due(at_ns) else self.usage.used_bytes
-        return self.ends.note_end(self.cgroup, self.pod.controller, exact)
+        return self.ends.note_end(self.cgroup, self.pod.workload, exact)
 
     def settle(self, at_ns: int, hold: HoldConfig) -> None:
         """Spare a pod with new containers: the daemon does not pause it for SPARED_S, or `settle_s` if that is less.

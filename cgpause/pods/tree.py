@@ -19,7 +19,7 @@ from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, CgroupGoneError
 from cgpause.core.model import CgroupId, Ended, OwnWord, Pod
 from cgpause.core.parse import parse_cpu_usage, parse_limit
-from cgpause.core.pod_names import Names, controller
+from cgpause.core.pod_names import Names, workload_of
 from cgpause.kernel.cgroupfs import Cgroup, DryCgroup
 from cgpause.kernel.environment import strongest
 from cgpause.kernel.logfmt import fields
@@ -138,8 +138,8 @@ class PodTree:
                 with suppress(CgpauseError):  # kills from before the daemon's start do not count
                     tracked.ends.count_kills(tracked.cgroup)
         self.take_words(at_ns)
-        self.classifier.ask_who_listens(appeared, at_ns, at_once=len(appeared))
-        self.classifier.ask_who_listens(self.pods.values(), at_ns)
+        self.classifier.check_listening(appeared, at_ns, at_once=len(appeared))
+        self.classifier.check_listening(self.pods.values(), at_ns)
         self._refreshed = True
         return appeared, gone
 
@@ -190,15 +190,15 @@ class PodTree:
             memory_max_bytes=memory_max_bytes,
             protected=reason or trouble or tracked.failure,
             priority=priority(pod.qos, name, self.config),
-            controller=None if name is None else controller(name.namespace, name.name),
+            workload=None if name is None else workload_of(name.namespace, name.name),
         )
         self.classifier.classify(tracked, at_ns)
 
     def _ask_word(self, tracked: TrackedPod) -> None:
         """Ask for the pod's own word, once for its present containers. Do nothing if the configuration ignores it."""
         name = self.names.pods.get(tracked.pod.uid)
-        if not tracked.signs.word_asked and heeds_word(tracked.pod.qos, name, self.config):
-            tracked.signs.word_asked = self._words.ask(tracked.cgroup)
+        if not tracked.signs.word_requested and heeds_word(tracked.pod.qos, name, self.config):
+            tracked.signs.word_requested = self._words.request(tracked.cgroup)
 
     def take_words(self, at_ns: int) -> None:
         """Take in the pods' own words that were read since the last call."""
@@ -225,12 +225,12 @@ class PodTree:
 
     def note_container_change(self, tracked: TrackedPod, at_ns: int) -> None:
         """Take in a container's start or end: the pod's word is read again, and the pod may begin to listen."""
-        self.ask_word_again(tracked)
+        self.request_word_again(tracked)
         self.classifier.note_container_change(tracked, at_ns)
 
-    def ask_word_again(self, tracked: TrackedPod) -> None:
+    def request_word_again(self, tracked: TrackedPod) -> None:
         """Have the pod's own word read, because a container of it may have started since the last reading."""
-        tracked.signs.word_asked = False
+        tracked.signs.word_requested = False
         self._ask_word(tracked)
 
     def look_for_programs(self, at_ns: int, *, watched: bool = False) -> None:
@@ -283,7 +283,7 @@ class PodTree:
                 tracked.pod = replace(
                     pod, reclaimable_bytes=reclaimable_bytes, shmem_bytes=shmem_bytes, cpu_usage_usec=cpu_usage_usec
                 )
-        self.classifier.ask_who_listens(self.pods.values(), at_ns)
+        self.classifier.check_listening(self.pods.values(), at_ns)
 
     def is_use_unknown(self, capacity_bytes: int) -> bool:
         """Return whether `read_details` has to say how much a pod uses, or may use, in a sample far from the limit.

@@ -105,7 +105,7 @@ class Growths(NamedTuple):
     still: tuple[PodUsage | None, ...] = ()
     """The last sample's pods in its order, with None in the place of each pod that did not stand still."""
     peaks: Peaks = Peaks()
-    controllers: Mapping[CgroupId, str] = {}
+    workloads: Mapping[CgroupId, str] = {}
     """The workload of each pod that has one."""
     given_back: int = 0
     """Bytes given back in the last sample, by large drops and by pods that are gone. Drops of services do not count:

@@ -37,72 +37,72 @@ class Kinds:
         """Return a copy of all workloads, oldest first: True for a service, False for batch, None for silent so far."""
         return dict(self._known)
 
-    def note_listening(self, controller: str | None) -> None:
+    def note_listening(self, workload: str | None) -> None:
         """Remember a workload as a service, because a pod of it listens."""
-        self._set(controller, known=True)
-        if controller is not None:
-            self._heard.add(controller)
+        self._set(workload, known=True)
+        if workload is not None:
+            self._heard.add(workload)
 
-    def note_probed(self, controller: str | None) -> None:
+    def note_probed(self, workload: str | None) -> None:
         """Remember a workload as a service, because a pod of it was probed; that can be `kubectl exec` in batch."""
-        self._set(controller, known=True)
+        self._set(workload, known=True)
 
-    def note_silent(self, controller: str | None, seconds: float) -> bool:
+    def note_silent(self, workload: str | None, seconds: float) -> bool:
         """Note that a pod ran for `seconds` s without listening: from FIRM_S on its workload is certainly batch.
 
         Before that a new workload becomes silent so far. A service stays one. Return whether anything changed.
         """
         if seconds >= FIRM_S:
-            return self.note_batch(controller)
-        return controller not in self._known and self._set(controller, known=None)
+            return self.note_batch(workload)
+        return workload not in self._known and self._set(workload, known=None)
 
-    def note_batch(self, controller: str | None) -> bool:
+    def note_batch(self, workload: str | None) -> bool:
         """Make a workload certainly batch, unless it is known as a service; return whether that is new.
 
         For the end of a pod that was found not to listen, and for one that did not listen for FIRM_S.
         """
-        return controller is not None and not self._known.get(controller) and self._set(controller, known=False)
+        return workload is not None and not self._known.get(workload) and self._set(workload, known=False)
 
-    def is_silent(self, controller: str | None) -> bool:
+    def is_silent(self, workload: str | None) -> bool:
         """Return True if the workload is known and has not listened: the daemon need not wait for a new pod of it."""
-        return controller is not None and controller in self._known and not self._known[controller]
+        return workload is not None and workload in self._known and not self._known[workload]
 
-    def is_service(self, controller: str | None) -> bool:
+    def is_service(self, workload: str | None) -> bool:
         """Return True if the workload is known as a service, perhaps from before the daemon's start."""
-        return controller is not None and self._known.get(controller) is True
+        return workload is not None and self._known.get(workload) is True
 
-    def is_batch(self, controller: str | None) -> bool:
+    def is_batch(self, workload: str | None) -> bool:
         """Return True if the workload is certainly batch."""
-        return controller is not None and self._known.get(controller) is False
+        return workload is not None and self._known.get(workload) is False
 
-    def forget(self, controller: str | None) -> None:
+    def forget(self, workload: str | None) -> None:
         """Forget a workload, as if no pod of it had ever run."""
-        if controller is not None and controller in self._known:
-            self._batch -= self._known.pop(controller) is False
-            self._heard.discard(controller)
+        if workload is not None and workload in self._known:
+            self._batch -= self._known.pop(workload) is False
+            self._heard.discard(workload)
 
-    def of_silent(self, controller: str | None, age_s: float) -> PodKind:
+    def of_silent(self, workload: str | None, age_s: float) -> PodKind:
         """Return STARTING or BATCH for a pod that has run for `age_s` since its containers changed and does not listen.
 
         STARTING is a pod of a workload that has listened since the daemon started, or a pod younger than FIRM_S whose
         workload is a known service, or is not certainly batch while another workload is.
         """
-        if controller in self._heard or (self.is_service(controller) and age_s < FIRM_S):
+        if workload in self._heard or (self.is_service(workload) and age_s < FIRM_S):
             return PodKind.STARTING
-        if self.is_batch(controller) or age_s >= FIRM_S or not self._batch:
+        if self.is_batch(workload) or age_s >= FIRM_S or not self._batch:
             return PodKind.BATCH
         return PodKind.STARTING
 
-    def _set(self, controller: str | None, *, known: bool | None) -> bool:
+    def _set(self, workload: str | None, *, known: bool | None) -> bool:
         """Set what is known of a workload; return whether that is new."""
-        if controller is None:
+        if workload is None:
             return False
-        if controller in self._known and self._known[controller] is known:
-            self._known[controller] = self._known.pop(controller)  # the newest now
+        if workload in self._known and self._known[workload] is known:
+            self._known[workload] = self._known.pop(workload)  # the newest now
             return False
-        self._batch += (known is False) - (self._known.get(controller) is False)
-        self._known.pop(controller, None)  # the newest now
-        self._known[controller] = known
+        self._batch += (known is False) - (self._known.get(workload) is False)
+        self._known.pop(workload, None)  # the newest now
+        self._known[workload] = known
         if len(self._known) > KEPT:
             self.forget(next(iter(self._known)))
         return True

@@ -63,8 +63,8 @@ class _Interval:
         if pod.cgroup in self.ended:
             self.tops[pod.cgroup] = top
             return 0
-        if pod.controller is not None and self.is_short:
-            self.peaks.append((pod.controller, top))
+        if pod.workload is not None and self.is_short:
+            self.peaks.append((pod.workload, top))
         return top
 
 
@@ -97,8 +97,8 @@ def learn(growths: Growths, sample: Sample) -> Growths:
         usage = pods[place]
         pod = usage.pod
         key, old = pod.cgroup, find(pod.cgroup)
-        if pod.controller is not None and key not in growths.controllers:  # kubelet may make its log folder late
-            named[key] = pod.controller
+        if pod.workload is not None and key not in growths.workloads:  # kubelet may make its log folder late
+            named[key] = pod.workload
         if old is not None and can_learn and not old.rate and _stands_still(old, usage, interval):
             continue
         still[place] = None
@@ -110,7 +110,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:
             old = learned[key] = _next(old, usage, interval)
         if old.rate or pod.paused is not None or not old.admitted or old.excused or old.may_take_first_memory():
             moving.append(usage)
-    known = {**growths.controllers, **named} if named else growths.controllers
+    known = {**growths.workloads, **named} if named else growths.workloads
     peaks = growths.peaks.with_new(interval.peaks) if interval.peaks else growths.peaks
     for end in ends:
         peaks = _take_end(end, peaks, learned, interval)
@@ -147,7 +147,7 @@ def _take_end(end: Ended, peaks: Peaks, learned: dict[CgroupId, Growth], interva
     learned[end.cgroup] = one._replace(last_peak=end.peak_bytes, low=one.top)
     if is_new and not end.killed and one.highest_peak and is_alike(end.peak_bytes, one.highest_peak):
         # `highest_peak` has the ended container's peak already, from a large drop. So the present top is another peak.
-        return peaks.with_new([(end.controller, interval.tops.get(end.cgroup, one.top))])
+        return peaks.with_new([(end.workload, interval.tops.get(end.cgroup, one.top))])
     return peaks.with_end(end, last if end.killed else one.highest_peak, interval.capacity)
 
 

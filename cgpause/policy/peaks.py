@@ -38,18 +38,18 @@ class Peaks:
 
     def of(self, pod: Pod) -> tuple[int, ...]:
         """Return the peaks of a pod's workload; a guess among them while few are known and none above a killed use."""
-        if pod.controller is None:
+        if pod.workload is None:
             return ()
-        known = self.known.get(pod.controller, ())
-        killed = self.killed.get(pod.controller, 0) if self.killed else 0
+        known = self.known.get(pod.workload, ())
+        killed = self.killed.get(pod.workload, 0) if self.killed else 0
         is_guessed = killed and len(known) < KNOWN_PEAKS and max(known, default=0) <= killed
         return (*known, int(killed * _KILLED_FACTOR)) if is_guessed else known
 
     def with_new(self, new: list[tuple[str, int]]) -> Peaks:
         """Return the peaks with more of them; beyond KEPT_WORKLOADS without the workloads updated longest ago."""
         known = dict(self.known)
-        for controller, peak in new:
-            known[controller] = (*known.pop(controller, ()), peak)[-KEPT_PEAKS:]
+        for workload, peak in new:
+            known[workload] = (*known.pop(workload, ()), peak)[-KEPT_PEAKS:]
         while len(known) > KEPT_WORKLOADS:
             del known[next(iter(known))]
         return replace(self, known=known)
@@ -61,28 +61,28 @@ class Peaks:
         such peak, which is removed, because the container needed more. After another end it is the highest one, which
         is removed if this end shows the same peak more exactly.
         """
-        controller, peak, found = end.controller, end.peak_bytes, self
+        workload, peak, found = end.workload, end.peak_bytes, self
         if end.killed:
-            found = self._without(controller, seen_bytes)
+            found = self._without(workload, seen_bytes)
             most = int(capacity_bytes * _MOST_PCT / 100 / _KILLED_FACTOR)
-            killed = {**self.killed, controller: max(self.killed.get(controller, 0), min(peak, most))}
+            killed = {**self.killed, workload: max(self.killed.get(workload, 0), min(peak, most))}
             while len(killed) > KEPT_WORKLOADS:
                 del killed[next(iter(killed))]
             return replace(found, killed=killed)
         if end.after_kill:
-            found = replace(self, killed={name: one for name, one in self.killed.items() if name != controller})
+            found = replace(self, killed={name: one for name, one in self.killed.items() if name != workload})
         if not peak:
             return found
         if seen_bytes and peak - seen_bytes <= peak >> _ALIKE_SHIFT:  # the same one, or page cache was among it
-            found = found._without(controller, seen_bytes)
-        return found.with_new([(controller, peak)])
+            found = found._without(workload, seen_bytes)
+        return found.with_new([(workload, peak)])
 
-    def _without(self, controller: str, peak: int) -> Peaks:
+    def _without(self, workload: str, peak: int) -> Peaks:
         """Return the peaks without the newest one of a workload that equals `peak`, if there is one."""
         known = dict(self.known)
-        peaks = list(reversed(known.pop(controller, ())))
+        peaks = list(reversed(known.pop(workload, ())))
         if peak in peaks:
             peaks.remove(peak)
         if peaks:
-            known[controller] = tuple(reversed(peaks))
+            known[workload] = tuple(reversed(peaks))
         return replace(self, known=known)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cgpause.core.pod_names import Names, PodName, controller, parse_container_log, parse_pod_log_dir
+from cgpause.core.pod_names import Names, PodName, parse_container_log, parse_pod_log_dir, workload_of
 from cgpause.pods.names import read_names
 
 UID = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"
@@ -85,4 +85,4 @@ def test_foreign_entries_do_not_hide_real_ones(tmp_path: Path) -> None:
     ],
 )
 def test_the_pods_of_a_workload_share_its_name(name: str, workload: str) -> None:
-    assert controller("team", name) == f"team/{workload}"
+    assert workload_of("team", name) == f"team/{workload}"

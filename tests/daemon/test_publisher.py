@@ -48,9 +48,9 @@ class Bench(Metered):
         except PublishedError:
             return None
 
-    def turn(self, at_s: int) -> None:
-        """Run one turn of the loop and wait for the publisher's thread to finish its work."""
-        self.publisher.turn(at_s * S)
+    def tick(self, at_s: int) -> None:
+        """Run one tick of the loop and wait for the publisher's thread to finish its work."""
+        self.publisher.tick(at_s * S)
         self.wait_written()
 
     def wait_written(self) -> None:
@@ -71,7 +71,7 @@ def bench(tmp_path: Path, watch: Watch, caplog: Log) -> Iterator[Bench]:
 
 def test_nothing_is_published_unless_configured(bench: Bench) -> None:
     bench.publisher.configure(MetricsConfig())
-    bench.publisher.turn(S)
+    bench.publisher.tick(S)
 
     assert bench.publisher.due_ns == NEVER_NS
     assert list(bench.folder.iterdir()) == []
@@ -81,7 +81,7 @@ def test_nothing_is_published_unless_configured(bench: Bench) -> None:
 def test_nothing_is_published_about_a_tree_that_has_no_place_for_it(bench: Bench) -> None:
     nowhere = Publisher(None, bench.sources)
     nowhere.configure(ON)
-    nowhere.turn(S)
+    nowhere.tick(S)
 
     assert nowhere.due_ns == NEVER_NS
 
@@ -89,7 +89,7 @@ def test_nothing_is_published_about_a_tree_that_has_no_place_for_it(bench: Bench
 def test_it_is_published_at_once_and_then_when_it_is_due(bench: Bench) -> None:
     bench.publisher.configure(ON)
     for at_s, due_s in ((10, 15), (14, 15), (15, 20), (99, 104)):
-        bench.turn(at_s)
+        bench.tick(at_s)
         assert bench.publisher.due_ns == due_s * S
 
     found = bench.published()
@@ -99,19 +99,19 @@ def test_it_is_published_at_once_and_then_when_it_is_due(bench: Bench) -> None:
 
 def test_switched_off_it_takes_away_what_it_published_and_can_be_switched_on_again(bench: Bench) -> None:
     bench.publisher.configure(ON)
-    bench.turn(1)
+    bench.tick(1)
     bench.publisher.configure(replace(ON, publish=False))
     wait_until(lambda: bench.published() is None, "the file to go")
     assert bench.publisher.due_ns == NEVER_NS
 
     bench.publisher.configure(ON)
-    bench.turn(2)
+    bench.tick(2)
     assert bench.published() is not None
 
 
 def test_the_end_takes_it_away(bench: Bench) -> None:
     bench.publisher.configure(ON)
-    bench.turn(1)
+    bench.tick(1)
 
     bench.publisher.close()
 
@@ -134,10 +134,10 @@ def test_a_folder_that_is_missing_is_told_once_with_who_makes_it_and_tried_again
     bench.folder.rmdir()
     bench.publisher.configure(ON)
     for at_s in range(10, 60, 10):
-        bench.turn(at_s)
+        bench.tick(at_s)
     bench.folder.mkdir()
-    bench.turn(60)
-    bench.turn(70)
+    bench.tick(60)
+    bench.tick(70)
 
     first, second = caplog.messages
     assert first.startswith(f"metrics not published file={bench.path} error=")
@@ -164,18 +164,18 @@ def test_nobody_waits_for_a_folder_that_hangs(bench: Bench, caplog: Log, monkeyp
     monkeypatch.setattr(wholefile, "replace", hang)
     monkeypatch.setattr(publisher, "gather", gather)
     bench.publisher.configure(ON)
-    bench.publisher.turn(10 * S)
+    bench.publisher.tick(10 * S)
     assert reached.wait(60)
 
     for at_s in range(20, 100, 10):
-        bench.publisher.turn(at_s * S)
+        bench.publisher.tick(at_s * S)
 
     assert gathered == [10 * S], "it costs nothing while nobody takes it"
     assert caplog.messages == [f'metrics not published file={bench.path} error="writing takes too long"']
     go_on.set()
     bench.wait_written()
     assert caplog.messages[1:] == [f"metrics published again file={bench.path}"]
-    bench.turn(100)
+    bench.tick(100)
     found = bench.published()
     assert found is not None
     assert found.at_ns == 100 * S
@@ -187,8 +187,8 @@ def test_a_bug_in_what_is_gathered_ends_publishing_and_nothing_else(
     monkeypatch.setattr(publisher, "gather", lambda *_: 1 // 0)
     bench.publisher.configure(ON)
 
-    bench.publisher.turn(10 * S)
-    bench.publisher.turn(20 * S)
+    bench.publisher.tick(10 * S)
+    bench.publisher.tick(20 * S)
 
     assert caplog.messages == ["metrics are not published any more"]
     assert bench.publisher.due_ns == NEVER_NS
@@ -197,7 +197,7 @@ def test_a_bug_in_what_is_gathered_ends_publishing_and_nothing_else(
 def test_without_a_thread_nothing_is_published(bench: Bench, caplog: Log, monkeypatch: Patch) -> None:
     monkeypatch.setattr(threading.Thread, "start", failing(RuntimeError("can't start new thread")))
     bench.publisher.configure(ON)
-    bench.publisher.turn(10 * S)
+    bench.publisher.tick(10 * S)
 
     assert bench.publisher.due_ns == NEVER_NS
     assert caplog.messages == [f'metrics not published file={bench.path} error="can\'t start new thread"']

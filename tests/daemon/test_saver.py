@@ -54,31 +54,31 @@ def saver_at(path: str | None, hand: Hand, known: Learned | None = None) -> Save
 def test_a_change_is_saved_by_the_thread_and_the_next_one_a_minute_later(path: str, hand: Hand) -> None:
     kinds = Kinds()
     one = saver_at(path, hand)
-    one.turn(10, {}, kinds)
+    one.tick(10, {}, kinds)
     assert hand.jobs == [], "nothing was learned"
 
-    one.turn(9 + MINUTE_NS, JOB, kinds)
+    one.tick(9 + MINUTE_NS, JOB, kinds)
     assert hand.jobs == []
-    one.turn(10 + MINUTE_NS, JOB, kinds)
+    one.tick(10 + MINUTE_NS, JOB, kinds)
     assert not os.path.exists(path), "the loop does not write"
     hand.work()
     assert learned.read(path) == Learned(JOB)
 
     kinds.note_listening("default/web")
-    one.turn(11 + MINUTE_NS, JOB, kinds)
+    one.tick(11 + MINUTE_NS, JOB, kinds)
     assert hand.jobs == []
-    one.turn(10 + 2 * MINUTE_NS, JOB, kinds)
+    one.tick(10 + 2 * MINUTE_NS, JOB, kinds)
     hand.work()
     assert learned.read(path) == Learned(JOB, {"default/web": True})
 
-    one.turn(10 + 3 * MINUTE_NS, dict(JOB), kinds)
+    one.tick(10 + 3 * MINUTE_NS, dict(JOB), kinds)
     assert hand.jobs == [], "the file has it"
 
 
 def test_what_is_learned_while_the_thread_writes_is_not_in_that_file(path: str, hand: Hand) -> None:
     kinds = Kinds()
     one = saver_at(path, hand)
-    one.turn(1, JOB, kinds)
+    one.tick(1, JOB, kinds)
     kinds.note_listening("default/web")
     hand.work()
     assert learned.read(path) == Learned(JOB)
@@ -87,11 +87,11 @@ def test_what_is_learned_while_the_thread_writes_is_not_in_that_file(path: str, 
 def test_nothing_more_is_handed_over_while_the_disk_hangs(path: str, hand: Hand) -> None:
     one = saver_at(path, hand)
     for minute, peaks in enumerate((JOB, WEB, dict(WEB), dict(WEB))):
-        one.turn(minute * MINUTE_NS, peaks, Kinds())
+        one.tick(minute * MINUTE_NS, peaks, Kinds())
     assert len(hand.jobs) == 1
 
     hand.work()
-    one.turn(4 * MINUTE_NS, WEB, Kinds())
+    one.tick(4 * MINUTE_NS, WEB, Kinds())
     hand.work()
     assert learned.read(path) == Learned(WEB)
 
@@ -102,7 +102,7 @@ def test_a_stop_saves_what_has_changed_and_nothing_else(path: str, hand: Hand) -
     assert hand.jobs == []
 
     one = saver_at(path, hand, known)
-    one.turn(1, WEB, kinds)
+    one.tick(1, WEB, kinds)
     kinds.note_batch("default/job")
     one.save(WEB, kinds)
     hand.work()
@@ -111,7 +111,7 @@ def test_a_stop_saves_what_has_changed_and_nothing_else(path: str, hand: Hand) -
 
 def test_without_a_place_or_a_thread_nothing_is_saved(path: str, hand: Hand) -> None:
     for one in (saver_at(None, hand), Saver(path, None, Learned())):
-        one.turn(1, JOB, Kinds())
+        one.tick(1, JOB, Kinds())
         one.save(JOB, Kinds())
     assert hand.jobs == []
     assert load(None) == Learned()
@@ -123,10 +123,10 @@ def test_a_disk_that_refuses_is_told_once_and_tried_again_each_minute(tmp_path: 
     path = str(folder / LEARNED_FILE)
     one = saver_at(path, hand)
     for minute in range(3):
-        one.turn(minute * MINUTE_NS, JOB, Kinds())
+        one.tick(minute * MINUTE_NS, JOB, Kinds())
         hand.work()
     folder.mkdir()
-    one.turn(3 * MINUTE_NS, JOB, Kinds())
+    one.tick(3 * MINUTE_NS, JOB, Kinds())
     hand.work()
 
     first, second = caplog.messages
@@ -150,7 +150,7 @@ def test_a_damaged_file_is_told_once_and_replaced_by_the_next(path: str, hand: H
 
     known = load(path)
     one = saver_at(path, hand, known)
-    one.turn(1, JOB, Kinds(known.kinds))
+    one.tick(1, JOB, Kinds(known.kinds))
     hand.work()
 
     (line,) = caplog.messages
@@ -162,6 +162,6 @@ def test_a_damaged_file_is_told_once_and_replaced_by_the_next(path: str, hand: H
 def test_the_thread_of_the_history_does_it_after_the_events_so_far(tmp_path: Path, path: str) -> None:
     thread = recorder.StateDirThread(recorder.HistoryWriter(str(tmp_path / "history.jsonl"), 1))
     one = saver.Saver(path, thread, Learned())
-    one.turn(1, JOB, Kinds())
+    one.tick(1, JOB, Kinds())
     thread.close()
     assert learned.read(path) == Learned(JOB)

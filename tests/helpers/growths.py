@@ -16,7 +16,7 @@ NOISE = 256 << 10
 """One CPU's charge batch, in bytes."""
 POD = pod("a")
 HELD = replace(POD, paused=record(START_NS))
-JOB = replace(POD, controller="default/job")
+JOB = replace(POD, workload="default/job")
 NEW_CONTAINER = replace(JOB, changed_at_ns=START_NS + S)
 """The same pod for five seconds after its containers have changed."""
 

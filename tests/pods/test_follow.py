@@ -46,11 +46,11 @@ def test_the_word_of_a_pod_is_read_after_its_watch_is_set(
 ) -> None:
     """A container that starts between a reading and the watch causes no event."""
     done: list[str] = []
-    monkeypatch.setattr(follower._tree._words, "ask", lambda _: done.append("asked"))
+    monkeypatch.setattr(follower._tree._words, "request", lambda _: done.append("requested"))
     monkeypatch.setattr(watch, "add_pod", lambda *_, **__: done.append("watched"))
     fake.add_pod("web")
     follower.refresh(0, tight=False)
-    assert done[-2:] == ["watched", "asked"]
+    assert done[-2:] == ["watched", "requested"]
 
 
 def test_what_could_not_be_watched_is_watched_later(

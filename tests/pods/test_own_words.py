@@ -26,82 +26,84 @@ OWN = "its own word (CGPAUSE=protect)"
 # --- the tree of pods ------------------------------------------------------------------------------------------------
 
 
-class Asked(OwnWords):
-    """Words that the test sets, and the pods that were asked for."""
+class Requested(OwnWords):
+    """Words that the test sets, and the pods that were requested."""
 
     def __init__(self) -> None:
         super().__init__("/")
         self.pods: list[str] = []
         self.can = True
 
-    def ask(self, pod: Cgroup) -> bool:
+    def request(self, pod: Cgroup) -> bool:
         self.pods.append(os.path.basename(pod.path))
         return self.can
 
 
 @pytest.fixture
-def asked() -> Asked:
-    return Asked()
+def words() -> Requested:
+    return Requested()
 
 
 @pytest.fixture
-def tree(fake: FakeTree, asked: Asked) -> Iterator[PodTree]:
-    made = PodTree(str(fake.root), str(fake.log_dir), Config(), words=asked)
+def tree(fake: FakeTree, words: Requested) -> Iterator[PodTree]:
+    made = PodTree(str(fake.root), str(fake.log_dir), Config(), words=words)
     yield made
     made.close()
 
 
-def test_a_pod_is_asked_once_until_its_containers_change(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+def test_a_pod_is_requested_once_until_its_containers_change(fake: FakeTree, tree: PodTree, words: Requested) -> None:
     fake.add_pod("web")
     (tracked,) = tree.refresh(0)[0]
     for at_ns in range(1, 5):
         tree.refresh(at_ns)
         tree.read_details(at_ns)
-    assert len(asked.pods) == 1
+    assert len(words.pods) == 1
     tree.note_container_change(tracked, 6)
     tree.refresh(7)
-    assert len(asked.pods) == 2
+    assert len(words.pods) == 2
 
 
-def test_a_pod_is_asked_again_if_no_thread_could_start(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
-    asked.can = False
+def test_a_pod_is_requested_again_if_no_thread_could_start(fake: FakeTree, tree: PodTree, words: Requested) -> None:
+    words.can = False
     fake.add_pod("web")
     tree.refresh(0)
-    asked.can = True
+    words.can = True
     tree.refresh(1)
     tree.refresh(2)
-    assert len(asked.pods) == 2
+    assert len(words.pods) == 2
 
 
-def test_a_word_that_comes_later_counts_as_soon_as_it_is_taken(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+def test_a_word_that_comes_later_counts_as_soon_as_it_is_taken(fake: FakeTree, tree: PodTree, words: Requested) -> None:
     fake.add_pod("web")
     (tracked,) = tree.refresh(0)[0]
-    asked._keep(tracked.pod.cgroup, OwnWord.BATCH)
+    words._keep(tracked.pod.cgroup, OwnWord.BATCH)
     tree.take_words(1)
     assert tracked.pod.kind is PodKind.BATCH
-    asked._keep(tracked.pod.cgroup, OwnWord.PROTECT)
+    words._keep(tracked.pod.cgroup, OwnWord.PROTECT)
     tree.take_words(2)
     assert tracked.pod.protected == OWN
-    asked._keep(tracked.pod.cgroup, OwnWord.BATCH)
+    words._keep(tracked.pod.cgroup, OwnWord.BATCH)
     tree.take_words(3)
     assert tracked.pod.protected == OWN, "a manifest never changes, so a container that says less changes nothing"
 
 
-def test_no_environment_is_read_where_the_operator_heeds_no_word(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+def test_no_environment_is_read_where_the_operator_heeds_no_word(
+    fake: FakeTree, tree: PodTree, words: Requested
+) -> None:
     fake.add_pod("web")
     fake.add_pod("trusted")
     tree.config = Config(protect=ProtectConfig(own_word=False), pods=(PodRule(match="default/trusted", own_word=True),))
     tree.refresh(0)
-    assert [name for name in asked.pods if "00000002" in name] == asked.pods != []
+    assert [name for name in words.pods if "00000002" in name] == words.pods != []
     tree.config = Config()
     tree.refresh(1)
-    assert len(asked.pods) == 2, "after a reload it is"
+    assert len(words.pods) == 2, "after a reload it is"
 
 
-def test_after_a_reload_without_own_words_none_counts(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+def test_after_a_reload_without_own_words_none_counts(fake: FakeTree, tree: PodTree, words: Requested) -> None:
     fake.add_pod("web")
     (tracked,) = tree.refresh(0)[0]
-    asked._keep(tracked.pod.cgroup, OwnWord.PROTECT)
+    words._keep(tracked.pod.cgroup, OwnWord.PROTECT)
     tree.refresh(1)
     assert tracked.pod.protected == OWN
     tree.config = Config(protect=ProtectConfig(own_word=False))
@@ -164,8 +166,8 @@ def test_the_thread_waits_for_a_container_that_is_being_made(
         return name in found
 
     with opened(fake, web) as one, opened(fake, db) as two:
-        thread.ask(one)
-        thread.ask(two)
+        thread.request(one)
+        thread.request(two)
         wait_until(lambda: heard(db.name), "the word of db")
         assert web.name not in found
         put(containers(web)[1], start_process({"CGPAUSE": "protect"}))
@@ -212,10 +214,10 @@ def test_a_bug_costs_only_the_words_of_the_pods_that_it_meets(
     pod = fake.add_pod("web")
     put(containers(pod)[1], start_process({"CGPAUSE": "protect"}))
     with opened(fake, pod) as cgroup:
-        assert thread.ask(cgroup)
+        assert thread.request(cgroup)
         wait_until(lambda: "own word of a pod not read" in caplog.text, "the error")
         monkeypatch.undo()
-        assert thread.ask(cgroup)
+        assert thread.request(cgroup)
         wait_until(lambda: cgroup.id in thread.take(), "the word")
 
 
@@ -254,12 +256,12 @@ def test_a_process_that_keeps_its_lock_holds_up_the_word_of_its_own_pod_only(
         return found >= set(names)
 
     with lock, opened(fake, hung) as one:
-        assert thread.ask(one)
+        assert thread.request(one)
         wait_until(lambda: heard() and "own word of a pod not read" in caplog.text, "the thread to be left behind")
-        assert not thread.ask(one), "or each change of its containers would take another thread"
+        assert not thread.request(one), "or each change of its containers would take another thread"
         for pod in others:
             with opened(fake, pod) as other:
-                assert thread.ask(other)
+                assert thread.request(other)
         wait_until(lambda: heard(*[pod.name for pod in others]), "the words of the others")
         assert hung.name not in found
     wait_until(lambda: heard(hung.name), "the word of the pod whose process has gone on")

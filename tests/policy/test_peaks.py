@@ -148,11 +148,11 @@ def test_no_guess_is_larger_than_the_node() -> None:
 def test_the_top_of_a_pod_that_is_gone_is_a_peak() -> None:
     other = pod("other")
     growths = learned((0, 10, JOB), (1000, 100, JOB), (2000, 99.5, JOB))
-    assert growths.controllers == {POD.cgroup: "default/job"}
+    assert growths.workloads == {POD.cgroup: "default/job"}
     growths = learn(growths, look(3000, PodUsage(MIB, other)))
     assert growths.peaks.known == {"default/job": (100 * MIB,)}
     assert set(growths.pods) == {other.cgroup}
-    assert growths.controllers == {}
+    assert growths.workloads == {}
     growths = learn(growths, look(4000))
     assert growths.peaks.known == {"default/job": (100 * MIB,)}, "a pod without a workload leaves none"
     assert growths.pods == {}
@@ -169,12 +169,12 @@ def test_a_pod_whose_name_came_late_leaves_its_peak() -> None:
 
 
 def test_the_controllers_of_pods_that_stay_are_kept() -> None:
-    other = replace(pod("other"), controller="default/other")
+    other = replace(pod("other"), workload="default/other")
     growths = learn(Growths(), look(0, PodUsage(MIB, JOB), PodUsage(MIB, other)))
-    assert growths.controllers == {POD.cgroup: "default/job", other.cgroup: "default/other"}
-    assert learn(growths, look(1000, PodUsage(MIB, other))).controllers == {other.cgroup: "default/other"}
-    third = replace(pod("third"), controller="default/third")
-    assert set(learn(growths, look(1000, *[PodUsage(MIB, one) for one in (JOB, other, third)])).controllers) == {
+    assert growths.workloads == {POD.cgroup: "default/job", other.cgroup: "default/other"}
+    assert learn(growths, look(1000, PodUsage(MIB, other))).workloads == {other.cgroup: "default/other"}
+    third = replace(pod("third"), workload="default/third")
+    assert set(learn(growths, look(1000, *[PodUsage(MIB, one) for one in (JOB, other, third)])).workloads) == {
         POD.cgroup,
         other.cgroup,
         third.cgroup,
@@ -184,7 +184,7 @@ def test_the_controllers_of_pods_that_stay_are_kept() -> None:
 def test_the_peaks_of_a_pod_are_those_of_its_workload() -> None:
     found = Peaks({"default/job": (1, 2), "default/other": (3,)})
     assert found.of(JOB) == (1, 2)
-    assert found.of(replace(JOB, controller="default/new")) == ()
+    assert found.of(replace(JOB, workload="default/new")) == ()
     assert found.of(POD) == ()
 
 
@@ -198,7 +198,7 @@ def test_the_last_16_peaks_of_a_workload_are_kept() -> None:
 
 def test_the_last_1000_workloads_are_kept() -> None:
     def job(number: int) -> Pod:
-        return replace(POD, cgroup=CgroupId(f"kubepods/pod{number}", number), controller=f"default/job-{number}")
+        return replace(POD, cgroup=CgroupId(f"kubepods/pod{number}", number), workload=f"default/job-{number}")
 
     growths = Growths()
     for number in range(1000):

@@ -35,9 +35,9 @@ from cgpause.policy.reserve import admit_all, grantable_bytes, left_bytes, obser
         pytest.param({"claim": 40, "rate": 1}, 40, id="limit"),
         pytest.param({"rate": 1}, 300, id="no-limit"),
         pytest.param({"rate": 4000}, 400, id="no-limit-and-fast"),
-        pytest.param({"rate": 1, "controller": "default/job"}, 50, id="a-known-peak"),
-        pytest.param({"rate": 1, "controller": "default/other"}, 300, id="another-workload's-peak"),
-        pytest.param({"rate": 1, "controller": "default/job", "claim": 40}, 40, id="limit-and-peak"),
+        pytest.param({"rate": 1, "workload": "default/job"}, 50, id="a-known-peak"),
+        pytest.param({"rate": 1, "workload": "default/other"}, 300, id="another-workload's-peak"),
+        pytest.param({"rate": 1, "workload": "default/job", "claim": 40}, 40, id="limit-and-peak"),
         pytest.param({"claim": 40, "known": {"admitted": False}}, 40, id="newcomer"),
     ],
 )
@@ -51,7 +51,7 @@ def test_what_is_left_if_every_pod_takes_all_it_may(facts: dict[str, Any], taken
 
 @pytest.mark.parametrize(("rate", "beyond"), [(0, 0), (1, 52.5)], ids=["alone", "beside-another"])
 def test_beyond_a_known_peak_headroom_stays_only_if_another_pod_moves(rate: float, beyond: float) -> None:
-    node = Node(free=510).add("a", 300, rate=1, controller="default/job").add("b", 40, claim=40, rate=rate)
+    node = Node(free=510).add("a", 300, rate=1, workload="default/job").add("b", 40, claim=40, rate=rate)
     sample, known = node.sample(), node.state().reserve
     known = known._replace(growths=known.growths._replace(peaks=Peaks({"default/job": (350 * MIB,)})))
     assert left_bytes(observe(known, sample), sample) == (500 - 50 - 40 * bool(rate) - beyond) * MIB

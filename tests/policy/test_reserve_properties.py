@@ -127,7 +127,7 @@ def pasts(draw: st.DrawFn, number: int) -> Past:
         paused=paused.get(kind),
         distress="it is being terminated" if kind == "distressed" else None,
         kind=draw(st.sampled_from(PodKind)),
-        controller=draw(st.sampled_from([None, "default/a", "default/b"])),
+        workload=draw(st.sampled_from([None, "default/a", "default/b"])),
         priority=draw(st.sampled_from([0, 0, 1])),
         reclaimable_bytes=draw(st.sampled_from([0, 0, current // 2, current])),
         cpu_usage_usec=draw(st.none() | st.integers(0, 10**9)),

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cgpause.core.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodKind, PodUsage, QosClass, Sample
-from cgpause.core.pod_names import controller
+from cgpause.core.pod_names import workload_of
 from cgpause.telemetry.trace.encode import Encoder, hasher
 from cgpause.telemetry.trace.values import QUANTUM_BYTES, TracedSample, pause_seen
 
@@ -37,8 +37,8 @@ def as_read(moment: TracedSample) -> TracedSample:
 
 
 def pod_as_read(pod: Pod) -> Pod:
-    workload = None if pod.namespace is None or pod.name is None else controller(pod.namespace, pod.name)
-    return replace(pod, cgroup=pod_id(pod), cpu_usage_usec=None, controller=workload)
+    workload = None if pod.namespace is None or pod.name is None else workload_of(pod.namespace, pod.name)
+    return replace(pod, cgroup=pod_id(pod), cpu_usage_usec=None, workload=workload)
 
 
 times = st.integers(0, 10**12).map(lambda us: us * 1000)
@@ -176,11 +176,11 @@ def test_hidden_pods_of_one_workload_are_known_as_such() -> None:
     encoder = Encoder(1.0, hasher(b"salt"))
     names = ("job-x7k2p", "job-2bq4z", "db-0", "db-1", "alone")
     pods = [
-        make_pod(i, namespace="team", name=name, controller=controller("team", name)) for i, name in enumerate(names)
+        make_pod(i, namespace="team", name=name, workload=workload_of("team", name)) for i, name in enumerate(names)
     ]
     lines = [encoder.begin(0, 1e9), *encoder.add(make_moment(0, dict.fromkeys(pods, 1)))]
 
     found = [pod for _, pod in decoded(lines)[0].sample.pods]
     assert len({pod.name for pod in found}) == 5
-    first, second, third, fourth, fifth = (pod.controller for pod in found)
+    first, second, third, fourth, fifth = (pod.workload for pod in found)
     assert first == second != third == fourth != fifth

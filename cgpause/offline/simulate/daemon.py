@@ -272,8 +272,8 @@ class SimDaemon:
         is_service = pod.kind is PodKind.SERVICE and (not pod.starts_s or pod in self._services)
         if is_service:
             kind = PodKind.SERVICE
-        elif self._kinds.is_silent(facts.controller):
-            kind = self._kinds.of_silent(facts.controller, 0.0)
+        elif self._kinds.is_silent(facts.workload):
+            kind = self._kinds.of_silent(facts.workload, 0.0)
         else:
             kind = PodKind.STARTING
         pod.facts = replace(
@@ -311,7 +311,7 @@ class SimDaemon:
             self._ask_in(pod, max(STARTING_S - silent_s, 1.0))  # it was paused while it started
             return
         self._silent.add(pod)
-        is_new = self._kinds.note_silent(facts.controller, silent_s)
+        is_new = self._kinds.note_silent(facts.workload, silent_s)
         self._classify_silent(self._engine.pods if is_new else [pod])
         if is_service or silent_s < FIRM_S:
             self._ask_in(pod, _ASK_S)
@@ -319,16 +319,16 @@ class SimDaemon:
     def _find_service(self, pod: SimPod, facts: Pod) -> None:
         self._quiet = None
         self._services.add(pod)
-        self._kinds.note_listening(facts.controller)
+        self._kinds.note_listening(facts.workload)
         pod.facts = replace(facts, kind=PodKind.SERVICE)
 
     def _classify_silent(self, pods: Iterable[SimPod]) -> None:
         """Give pods that do not listen yet the kind of their workloads."""
         for pod in pods:
             facts = pod.facts
-            if facts is None or facts.kind is PodKind.SERVICE or not self._kinds.is_silent(facts.controller):
+            if facts is None or facts.kind is PodKind.SERVICE or not self._kinds.is_silent(facts.workload):
                 continue
-            kind = self._kinds.of_silent(facts.controller, self._ran_s(pod))
+            kind = self._kinds.of_silent(facts.workload, self._ran_s(pod))
             if kind is not facts.kind:
                 self._quiet = None
                 pod.facts = replace(facts, kind=kind)
@@ -364,12 +364,12 @@ class SimDaemon:
     def ended(self, pod: SimPod, *, killed: bool = False) -> None:
         """Take in the end of a pod, or of a container that was killed for lack of memory on the node."""
         facts = pod.facts
-        if facts is not None and facts.controller is not None:
+        if facts is not None and facts.workload is not None:
             peak = int(pod.peak_bytes) if pod.peak_bytes > pod.told_bytes else 0
             pod.told_bytes = pod.peak_bytes
             if killed or peak:
                 after_kill = pod.oom_kills > 0 and not killed
-                self._ended.append(Ended(facts.cgroup, facts.controller, peak, killed, after_kill))
+                self._ended.append(Ended(facts.cgroup, facts.workload, peak, killed, after_kill))
 
     def finish(self, pod: SimPod) -> None:
         """Take in the end of a pod (`Classifier.learn_from_end`)."""
@@ -377,6 +377,6 @@ class SimDaemon:
         self.ended(pod)
         if pod.kind is not PodKind.BATCH or pod.facts is None:
             return
-        name = pod.facts.controller
+        name = pod.facts.workload
         if self._kinds.note_batch(name) if pod in self._silent else self._kinds.note_silent(name, 0.0):
             self._classify_silent(self._engine.pods)

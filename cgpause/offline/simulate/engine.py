@@ -58,7 +58,7 @@ class Group:
     def next_end(self) -> float:
         """Return the next end by the clock; the group must not be empty."""
         ends = self.ends
-        while ends[0][3].turn != ends[0][2]:
+        while ends[0][3].group_changes != ends[0][2]:
             heapq.heappop(ends)
         return ends[0][0]
 
@@ -329,8 +329,8 @@ class Engine:
             left_cpu_s = max(pod.limit_bytes - pod.held_bytes, 0.0) / pod.growth
         pod.group = group
         pod.since = group.clock
-        pod.turn += 1
-        heapq.heappush(group.ends, (group.clock + left_cpu_s, next(self._serial), pod.turn, pod))
+        pod.group_changes += 1
+        heapq.heappush(group.ends, (group.clock + left_cpu_s, next(self._serial), pod.group_changes, pod))
         group.count(pod, 1)
         self._changes_s = None
 
@@ -341,7 +341,7 @@ class Engine:
             self.settle(pod)
             pod.group.count(pod, -1)
             pod.group = None
-            pod.turn += 1
+            pod.group_changes += 1
             self._changes_s = None
 
     def _share(self) -> None:

@@ -24,7 +24,7 @@ from random import Random
 
 from cgpause.config.settings import Config
 from cgpause.core.model import CgroupId, Headroom, Pod, QosClass
-from cgpause.core.pod_names import controller
+from cgpause.core.pod_names import workload_of
 from cgpause.offline.simulate.daemon import Observer, SimDaemon
 from cgpause.offline.simulate.engine import START_S, Engine
 from cgpause.offline.simulate.kubelet import oom_score_adj
@@ -172,7 +172,7 @@ class SimNode:
             protected=pod.protected,
             kind=pod.kind,
             priority=pod.priority,
-            controller=controller("default", pod.name),
+            workload=workload_of("default", pod.name),
         )
         self.engine.pods.append(pod)
         if pod.lasts_s is not None and pod.lasts_s < math.inf:

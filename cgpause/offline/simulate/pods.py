@@ -127,7 +127,7 @@ class SimPod:
     """The group of pods with the same speed, while it computes."""
     since: float = 0.0
     """Time of the last update of its fields, by the group's clock."""
-    turn: int = 0
+    group_changes: int = 0
     """Number of times that it joined or left a group."""
     to_limit: bool = False
     """Whether this step ends at the pod's own limit."""

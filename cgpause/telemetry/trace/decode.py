@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from cgpause.core.errors import printable
 from cgpause.core.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodKind, PodUsage, QosClass, Sample
-from cgpause.core.pod_names import controller
+from cgpause.core.pod_names import workload_of
 from cgpause.telemetry.trace.values import LONGEST_INTERVAL_S, SCHEMA, Header, TracedSample, pause_seen
 
 E = TypeVar("E", QosClass, PodKind, Mechanism, Owner)
@@ -122,7 +122,7 @@ class Decoder:
             qos=qos,
             namespace=namespace,
             name=name,
-            controller=None if namespace is None or name is None else controller(namespace, name),
+            workload=None if namespace is None or name is None else workload_of(namespace, name),
             memory_max_bytes=_whole(values, "max") if values.get("max") is not None else None,
             protected=_text(values, "protected") if values.get("protected") is not None else None,
             changed_at_ns=_ns(values, "changed") if "changed" in values else 0,

@@ -45,17 +45,17 @@ def hide_pod(pod: Pod, hide: Hide) -> Pod:
         pod,
         uid=hide(pod.uid),
         namespace=namespace,
-        name=None if pod.name is None else _hide_name(pod.name, pod.controller, hide),
+        name=None if pod.name is None else _hide_name(pod.name, pod.workload, hide),
         protected=protected,
     )
 
 
-def _hide_name(name: str, controller: str | None, hide: Hide) -> str:
+def _hide_name(name: str, workload: str | None, hide: Hide) -> str:
     """Return a hash for a pod's name; pods of one workload differ only in a number, so that a replay knows them."""
-    workload = (controller or "").partition("/")[2]
-    if workload in ("", name):
+    name_of_workload = (workload or "").partition("/")[2]
+    if name_of_workload in ("", name):
         return hide(name)
-    return f"{hide(workload)}-{crc32(hide(name).encode()):010}"
+    return f"{hide(name_of_workload)}-{crc32(hide(name).encode()):010}"
 
 
 @dataclass(slots=True)

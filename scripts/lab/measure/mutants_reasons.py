@@ -38,8 +38,8 @@ REASONS: dict[str, dict[str, str]] = {
         "if e.errno != errno.EINVAL: -> if e.errno is not errno.EINVAL:": "Python has one object for each small number",
     },
     "policy/kinds": {
-        "if controller in self._known and self._known[controller] is known: -> "
-        "if controller in self._known and self._known[controller] == known:": (
+        "if workload in self._known and self._known[workload] is known: -> "
+        "if workload in self._known and self._known[workload] == known:": (
             "True, False and None are equal to themselves only"
         ),
     },

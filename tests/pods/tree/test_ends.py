@@ -26,7 +26,7 @@ def ends(tree: PodTree, *, removed: bool = True) -> list[tuple[int, bool]]:
     (tracked,) = tree.pods.values()
     tree.containers_changed(tracked, 100 * S, removed=removed)
     found = [*tree.ended, *([] if tracked.ends.pending is None else [tracked.ends.pending])]
-    assert all(end.cgroup == tracked.pod.cgroup and end.controller == "default/job" for end in found)
+    assert all(end.cgroup == tracked.pod.cgroup and end.workload == "default/job" for end in found)
     assert [end.killed for end in found] == [True] * len(tree.ended) + [False] * (len(found) - len(tree.ended))
     tree.ended.clear()
     return [(end.peak_bytes, end.killed) for end in found]
@@ -132,6 +132,6 @@ def test_a_kill_before_the_name_was_known_does_not_count_for_a_later_end(fake: F
     (tracked,) = tree.pods.values()
     end_container(pod, 1000, kills=1)
     assert ends(tree) == []
-    tracked.pod = replace(tracked.pod, controller="default/job")
+    tracked.pod = replace(tracked.pod, workload="default/job")
     end_container(pod, 1200, kills=1)
     assert ends(tree) == [(1200, False)]

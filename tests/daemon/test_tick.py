@@ -1,4 +1,4 @@
-"""One turn of the loop and of its intake, with parts that the test replaces."""
+"""One tick of the loop and of its intake, with parts that the test replaces."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: Patch) -> No
         return sample(at_ns, 10, [PodUsage(1, pod("a"))])
 
     times: list[int] = []
-    saver = SimpleNamespace(turn=lambda at_ns, *_: times.append(at_ns))
-    part = SimpleNamespace(turn=quiet, apply=quiet, due_ns=0)
+    saver = SimpleNamespace(tick=lambda at_ns, *_: times.append(at_ns))
+    part = SimpleNamespace(tick=quiet, apply=quiet, due_ns=0)
     intake = SimpleNamespace(
         tree=SimpleNamespace(
             config=Config(),
@@ -84,7 +84,7 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: Patch) -> No
 
     loop.schedule = Schedule(sample_at_ns=2000 * S)  # an event comes first
 
-    loop.turn(Woken(Changes(), urgent=False), stopping=False)
+    loop.tick(Woken(Changes(), urgent=False), stopping=False)
 
     assert taken == [1000 * S + 3 * S // 4]
     assert late == [3 * S // 4]
