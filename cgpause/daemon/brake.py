@@ -1,9 +1,9 @@
 """memory.high of kubepods while the daemon runs: a tripwire while it sleeps, an airbag while memory is tight.
 
 At memory.high the kernel reclaims, which counts as a memory stall, and then slows down pods that go on growing.
-The tripwire lies at the use where the policy starts to care. It makes PSI exact, so the daemon may sleep until then
-(without it, PSI fires at 99.6 % of the limit). The airbag lies just below the limit. It brakes bursts that are too fast
-for any daemon (a deliberately careless policy had an OOM kill without it, none with it). Both measured on 6.1.
+The tripwire lies at the use where memory becomes tight. PSI fires there, so the daemon may sleep until then (without
+the tripwire, PSI fires at 99.6 % of the limit). The airbag lies just below the limit. It brakes bursts that are too
+fast for any daemon (a deliberately careless policy had an OOM kill without it, none with it). Both measured on 6.1.
 
 If the value stayed after the daemon's end it would stall every pod. So it is recorded and restored like a pause: see
 `high`.

@@ -44,7 +44,7 @@ class Distress:
         self._make_up_at_ns = 0
         """Earliest time of the next such scan."""
 
-    def missed(self, at_ns: int) -> None:
+    def note_lost_events(self, at_ns: int) -> None:
         """Make the next scan due at once, because events were lost: containers may have changed unseen.
 
         That scan checks everything. The pods' own words are read again, too, and programs are looked for. If events are
@@ -100,7 +100,7 @@ class Distress:
             for tracked in self._tree.pods.values():
                 tracked.list_at_ns = 0
                 self._tree.request_word_again(tracked)
-                self._tree.classifier.expect_program(tracked)
+                self._tree.classifier.assume_program(tracked)
         for tracked in self._tree.pods.values():
             if unwatched or (tracked.damaged and at_ns >= tracked.record_retry_at_ns):
                 self._actuator.read_record(tracked)

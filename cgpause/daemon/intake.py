@@ -110,9 +110,9 @@ class Intake:
             self.actuator.answer_drift(tracked, config)  # also a pause that was given up an hour ago
         self.psi.follow(self.tree.kubepods)
         self.brake.follow()
-        recovered = self.watch.has_recovered()
+        recovered = self.watch.take_recovery()
         if recovered:
-            self.distress.missed(at_ns)
+            self.distress.note_lost_events(at_ns)
         slept = schedule.sample_at_ns > at_ns + SLOW_NS
         # The tripwire and the PSI trigger of a kubepods root that kubelet no longer uses wake the daemon no more.
         if recovered or (slept and headroom is not None and self.sleep_ns(headroom, at_ns) is None):

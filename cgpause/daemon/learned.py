@@ -39,7 +39,7 @@ class Learned:
     """Knowledge of workloads, by name."""
 
     peaks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Last peaks of each workload's pods in bytes, as in `Growths`."""
+    """Last peaks of each workload's pods in bytes, as in `Peaks.known`."""
     kinds: Mapping[str, bool | None] = field(default_factory=dict)
     """True for a service, False for batch, None for a workload that has not listened so far; as in `Kinds`."""
 

@@ -106,9 +106,9 @@ class Loop:
         self.saver.tick(at_ns, self.state.reserve.growths.peaks.known, self.intake.tree.classifier.kinds)
 
     def _try_rest(self, at_ns: int) -> bool:
-        """Read the headroom; if it alone shows that the last decision holds, plan the next sample and return True.
+        """If the headroom alone shows that the last decision holds, plan the next sample and return True.
 
-        It adjusts memory.high, too.
+        Outside of quiet times while memory is tight, it adjusts memory.high, too.
         """
         if self.sample is None or not (self.schedule.asleep or self.schedule.quiet):
             return False
@@ -142,7 +142,7 @@ class Loop:
         was_tight, details_due = self.schedule.tight, at_ns >= self._details_at_ns
         self.intake.distress.scan(at_ns, unwatched=self.intake.follower.unwatched)
         try:
-            # While a runtime works, memory may not be tight only because no program runs yet.
+            # Pods without a program do not count, so memory may seem plentiful: look for their programs.
             look = was_tight or self.intake.tree.classifier.expects_program
             sample, decision = self._take_sample(at_ns, look=look, details=was_tight and details_due)
             unknown = details_due and not was_tight and self.intake.tree.is_use_unknown(sample.headroom.capacity_bytes)

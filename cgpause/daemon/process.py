@@ -108,7 +108,7 @@ class Daemon:
         self._stop = self._reload = False
 
     def run(self) -> int:
-        """Run until a signal stops the daemon; return 0, 1 after a failure, or 6 if a pause could not be undone."""
+        """Run until a signal stops the daemon; return 0, 1 after a failure, or 6 if something was not restored."""
         failed = False
         try:
             self._set_up()
@@ -229,7 +229,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the daemon and return its exit code.
 
     It is 0 after a stop, 1 after a failure or on a host that cannot run the daemon, 2 for a bad configuration, and 6 if
-    a pause could not be undone.
+    something was not restored.
     """
     options = parse_options(argv)
     logfmt.set_up(verbose=options.verbose)

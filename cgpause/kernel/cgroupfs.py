@@ -59,8 +59,7 @@ class Cgroup:
     """One cgroup, open by a descriptor of its directory.
 
     Methods that read or write raise CgroupGoneError after the removal of the cgroup, and KernelReadError or
-    KernelWriteError if the kernel refuses. `exists`, `has`, `daemon_lock` and `close` raise nothing; the two locks name
-    their own errors.
+    KernelWriteError if the kernel refuses. `exists`, `has`, `daemon_lock` and `close` raise nothing.
     """
 
     __slots__ = ("_daemon_fd", "_fd", "_root", "id", "path")
@@ -185,6 +184,7 @@ class Cgroup:
 
         Raises:
             BusyError: another process still has the lock after `wait_s`.
+            KernelLockError: the kernel refuses to open or lock the file.
         """
         deadline = time.monotonic() + wait_s
         try:

@@ -3,7 +3,7 @@
 Each tier and each pod has one watch, a container has none. Real cgroupfs sends IN_CREATE and IN_DELETE for cgroups,
 IN_MODIFY for every write to an interface file and for every new count in memory.events, and IN_ATTRIB for an xattr. A
 node can run out of watches: then `degraded` tells the daemon to refresh the tree by a timer. A queue can overflow: then
-`has_recovered` tells that events were lost.
+`take_recovery` tells that events were lost.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Watch:
         self._missed = False
         self._told = False
         self._lost = False
-        """Whether the queue has overflowed since the last `has_recovered`."""
+        """Whether the queue has overflowed since the last `take_recovery`."""
         self._open()
 
     @property
@@ -122,13 +122,13 @@ class Watch:
         self._missed = self._told = True
 
     def try_again(self) -> None:
-        """Forget the failures: the caller adds all watches again and then calls `has_recovered`."""
+        """Forget the failures: the caller adds all watches again and then calls `take_recovery`."""
         self._missed = False
         if self._inotify is None:
             self._open()
 
-    def has_recovered(self) -> bool:
-        """Return True if all watches work, but changes were lost before; the caller has added all watches."""
+    def take_recovery(self) -> bool:
+        """Return True once after a loss of events, when all watches work again and the caller has added them all."""
         if self.degraded:
             return False
         if self._told:

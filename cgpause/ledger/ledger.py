@@ -182,7 +182,7 @@ def take_over(
 def set_end(cgroup: Cgroup, owner: Owner, expires_ns: int | None) -> tuple[PauseRecord, PauseRecord] | None:
     """Set the end of a pause; return the record before and after, None if `owner` has no pause there.
 
-    One write of the record: after a death before it the old end is in force, after it the new one.
+    It writes the record once: if the process dies before that, the old end stays in force.
     """
     with cgroup.locked(wait_s=LOCK_WAIT_S):
         existing = read_record(cgroup)

@@ -60,11 +60,11 @@ class Classifier:
         A pod that listens stays a service. A pod of a workload that is known not to listen is not treated as starting.
         """
         tracked.signs.started_ns, tracked.signs.paused_ns = at_ns, 0
-        self.expect_program(tracked)
-        self._may_listen(tracked, at_ns)
+        self.assume_program(tracked)
+        self._begin_starting(tracked, at_ns)
 
-    def expect_program(self, tracked: TrackedPod) -> None:
-        """Count a pod as one with a program until the next look: there may be none while memory is not tight."""
+    def assume_program(self, tracked: TrackedPod) -> None:
+        """Assume until the next look that a program runs in a pod; while memory is not tight, no look may come."""
         tracked.signs.look_at_ns = self._look_at_ns = 0
         if tracked.pod.no_program:
             tracked.pod = replace(tracked.pod, no_program=False)
@@ -151,7 +151,7 @@ class Classifier:
         if is_new:
             self._classify_silent(at_ns)
 
-    def _may_listen(self, tracked: TrackedPod, at_ns: int) -> None:
+    def _begin_starting(self, tracked: TrackedPod, at_ns: int) -> None:
         """Classify a pod by what is known of its workload, as one that starts."""
         if tracked.signs.listens:
             return
@@ -197,7 +197,7 @@ class Classifier:
             if one.pod.workload == workload:
                 one.signs.was_silent = False
                 if one.signs.started_ns and one.ran_s(at_ns) < STARTING_S:
-                    self._may_listen(one, at_ns)
+                    self._begin_starting(one, at_ns)
         self._classify_silent(at_ns)
 
     def _classify_silent(self, at_ns: int) -> None:

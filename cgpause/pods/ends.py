@@ -12,7 +12,7 @@ from cgpause.kernel.cgroupfs import Cgroup
 
 @dataclass(slots=True)
 class Ends:
-    """What the daemon knows from the containers of one pod that have ended."""
+    """The ends of one pod's containers so far, and the peaks that they left."""
 
     pending: Ended | None = None
     """The `Ended` to report once the pod is gone; None if no end of a container gave one."""

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _AGAIN_S = 0.2
 """Interval of readings while a runtime is still creating a container, for up to CREATING_S."""
 _PATIENCE_S = 1.0
-"""Time for which a command waits for the words of all pods, and the daemon for that of one."""
+"""Longest wait of a command for the words of all pods, and of the daemon's thread for the word of one."""
 _MOST_HELD_UP = 4
 """Most threads that wait for a pod each; the unit allows 16 tasks."""
 

@@ -1,6 +1,6 @@
 """Reads one Sample: the memory of node and kubepods, and each pod's memory.current, through open descriptors.
 
-The loop runs this at each tick, so it is written for speed: pread on open files, and bytes parsed without decoding.
+It runs up to 20 times a second, so it is written for speed: pread on open files, and bytes parsed without decoding.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _IDLE_NS = 200_000_000
 _WAITING_NS = 1_000_000_000
 """Shortest interval between readings of /proc/stat."""
 _ALL_NS = 1_000_000_000
-"""Longest interval between readings of all pods: one pod may grow by the bytes that another one frees."""
+"""`sample` reads all pods again after this time: one pod may grow by the bytes that another one frees."""
 _LITTLE_SHIFT = 10
 """Pods that are not read count as unchanged while their sum has moved by at most 1/1024 (2^-10) of the capacity."""
 

@@ -233,9 +233,9 @@ def _quiet(
     next_ns: int,
     config: Config,
 ) -> Quiet:
-    """Return the bounds of the headroom within which the next decision would pause no pod; for one without actions.
+    """Return the bounds of the headroom within which no pod has to be paused, after a decision without actions.
 
-    The lower bound keeps half of `left_bytes`. The next decision might resume a paused pod, so the bounds last for a
+    They are half of `left_bytes` (at least _QUIET_PCT) below the headroom, and _QUIET_PCT above it. They last for a
     second at most, and not beyond the next resume or freeze that is due.
     """
     available, capacity = sample.headroom.available_bytes, sample.headroom.capacity_bytes

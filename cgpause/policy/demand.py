@@ -20,7 +20,7 @@ from cgpause.policy.growth import LITTLE_PCT, Growth, large_bytes, noise_bytes
 from cgpause.policy.peaks import KNOWN_PEAKS
 
 HORIZON_S = 10.0
-"""The growth of a pod that cannot be paused is reserved this far ahead, or until the pod can be paused."""
+"""The growth of an unstoppable pod is reserved this far ahead, or until it can be paused if that is sooner."""
 ACTIVE_S = 30.0
 """Time over which growth is judged. A running pod is checked for `Demand.active` only if it is new, has just begun, or
 its rate takes LITTLE_PCT of the capacity within this time."""
@@ -205,7 +205,7 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
 
 
 def _unknown_growth(flow: float, granted: float) -> float:
-    """Return the bytes to reserve for a pod that grows by `flow` bytes per second, nobody knows for how long."""
+    """Return the bytes to reserve for a pod that grows by `flow` bytes per second for an unknown time."""
     slowly = flow * ACTIVE_S
     if slowly <= granted * _UNKNOWN_SHARE:
         return slowly

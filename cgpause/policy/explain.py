@@ -48,7 +48,7 @@ def explain(state: State, sample: Sample, config: Config) -> tuple[Decision, tup
         pod = usage.pod
         stretch = decision.state.stretches.get(pod.cgroup)
         place = places.get(pod.cgroup)
-        # The reserve policy may pause a new pod.
+        # The reserve policy may pause a new pod, which `must_run` would block.
         stoppable = pod.paused is not None or (place is not None and place.stoppable)
         blocked = None if stoppable else hold.must_run(pod, stretch, sample.at_ns, config.hold)
         is_candidate = blocked is None and (pod.paused is None if place is None else place.stoppable)

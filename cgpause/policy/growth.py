@@ -41,11 +41,11 @@ class Growth(NamedTuple):
     low_ran_ns: int
     """Value of `ran_ns` at `low`."""
     base: int | None
-    """Use after the last large drop; None before the first."""
+    """Lowest use since the last large drop; None before the first."""
     rate: float
     """Largest recent growth rate, in bytes per second."""
     started_ns: int
-    """Time of the first sample of its containers; 0 for a pod that ran before the first sample."""
+    """Time of the first sample of its containers; 0 if the daemon's first sample saw it run."""
     ran_ns: int
     """Running time without pauses."""
     at_ns: int
@@ -63,7 +63,7 @@ class Growth(NamedTuple):
     grew: bool
     """Whether the pod grew by more than noise in the last sample."""
     excused: bool
-    """Whether the pod runs even without headroom until it gives back, because its pause had cost too much."""
+    """Whether the pod runs even without headroom until it frees memory, because pauses had cost too much."""
     flow: float
     """Growth in bytes per second, averaged over about `learn.FLOW_S` of running."""
     squares: float

@@ -191,7 +191,7 @@ def max_pause_s(pod: Pod, hold: HoldConfig) -> float:
 
 
 def _run_ns(stretch: Stretch, hold: HoldConfig) -> int:
-    """Return the ns that a pod must run after a stretch before the next one can begin."""
+    """Return the running time in ns that ends a stretch; an earlier pause continues it."""
     return _ns(max(hold.min_run_s, STARTING_RUN_S) if stretch.starting else hold.min_run_s)
 
 

@@ -27,7 +27,7 @@ _LONGEST_NS = 3 * NS_PER_S
 `Sample.ended` has the peaks of pods that ended in such a gap."""
 _NEW_NS = 5 * NS_PER_S
 """A large drop within this time after a container starts or ends counts as the container's end, and the pod becomes a
-newcomer. Some of these drops are ordinary. But if the daemon counted only drops since the last sample, simulated bursts
+newcomer. Some of these drops are ordinary. But if only starts and ends since the last sample counted, simulated bursts
 would end in 231 kills, not 62 (3 seeds)."""
 
 _new = tuple.__new__

@@ -46,7 +46,7 @@ def choose(
 
     `current_bytes` is kubepods' memory.current, `tight` whether memory is tight, and `now` the level in force.
     `lifted` is whether the airbag has stalled pods for too long: the level then goes to the limit itself.
-    `rests` is whether the tripwire was reached too often lately, or would not wake the daemon: there is none then.
+    `rests` is whether the tripwire was reached lately, or would not wake the daemon: then there is none.
     """
     little = little_bytes(headroom)
     used = headroom.kubepods_used_bytes

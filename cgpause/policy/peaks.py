@@ -37,7 +37,7 @@ class Peaks:
     """Highest use of the killed containers of each workload, until a pod of them has ended by itself."""
 
     def of(self, pod: Pod) -> tuple[int, ...]:
-        """Return the peaks of a pod's workload; a guess among them while few are known and none above a killed use."""
+        """Return the peaks of a pod's workload, with a guess if few are known and none exceeds its `killed` use."""
         if pod.workload is None:
             return ()
         known = self.known.get(pod.workload, ())

@@ -7,7 +7,7 @@ safe      The pods can reach their peaks one after another, nearest first, with 
           demand.
 slack     A pod runs while the growth of all running pods within one reaction leaves that way open. A new pod has its
           grant reserved instead; before its first large drop a pod has its growth of the next 5 to 30 s reserved.
-start     A growing pod starts or resumes only if its grant fits beside most of the grants of the running pods served
+start     A growing pod starts or resumes only if its grant fits beside 60 % of the grants of the running pods served
           before it. The grant is the expected demand while a CPU is idle, and the worst demand while all are busy.
           Without this rule pods would wait for each other halfway to their peaks. While a CPU is idle, a pod without a
           limit and with a known peak runs beside the first one as far as the slack allows.
@@ -146,10 +146,10 @@ def observe(state: ReserveState, sample: Sample) -> ReserveState:
 
 
 def left_bytes(state: ReserveState, sample: Sample, *, only_growing: bool = False) -> float:
-    """Return the headroom left if every moving pod takes its worst demand, in bytes; above 0 no pod has to be paused.
+    """Return the headroom less the worst demands of moving pods, in bytes; above 0 no pod has to be paused.
 
-    Pods that stand still and pods in which no program runs count as taking nothing. With `only_growing`, pods that
-    hardly grow do not count either: it may be minutes until they need their memory.
+    If several pods move it is also less the largest `beyond_bytes`. Pods without a program do not count. With
+    `only_growing`, pods that hardly grow do not count either: they may not need their memory for minutes.
     """
     reaction = reaction_s(state.late_s, sample)
     growths = state.growths
@@ -231,7 +231,7 @@ def step(
 def _reserve_unstoppable(
     unstoppable: Sequence[tuple[PodUsage, float]], left: float, growths: Growths, terms: Terms
 ) -> tuple[float, list[Place]]:
-    """Return what is left of `left` bytes beside pods that run in any case, and their places."""
+    """Return `left` less the bytes reserved for `unstoppable` pods, and their places."""
     places = []
     for usage, seconds in unstoppable:
         one = demand(usage, growths.pods[usage.pod.cgroup], growths.peaks.of(usage.pod), terms)
@@ -244,7 +244,7 @@ def _reserve_unstoppable(
 def _reserve_leaks(
     paused: Sequence[PodUsage], left: float, growths: Growths, capacity_bytes: int, config: Config
 ) -> float:
-    """Return what is left of `left` bytes beside what throttled pods may still take."""
+    """Return `left` less the bytes that throttled pods may still take."""
     throttle, freezes = config.throttle, config.mechanism.freezes
     for usage in paused:
         left -= leak_bytes(usage, growths.pods[usage.pod.cgroup], capacity_bytes, throttle.cpus, freezes=freezes)
@@ -273,13 +273,13 @@ class _Cost(NamedTuple):
     kills_before: int
     """As `ReserveState.kills_before`."""
     is_futile: bool
-    """Whether the kernel killed all the same, so that pauses prevent little."""
+    """Whether no worst demand fits, and the kernel killed FUTILE_KILLS times all the same."""
 
 
 def _charge(state: ReserveState, sample: Sample, running: int, waiting: Sequence[Demand], *, unsafe: bool) -> _Cost:
-    """Add the time that waiting pods lost since the last sample beside `running` growing ones, less what is paid off.
+    """Return the cost after this sample: `_cost_after_freeing_s` plus the time lost by `waiting` pods; 0 if none waits.
 
-    Freed memory pays off costs (`_cost_after_freeing_s`).
+    `running` is the number of growing pods that run.
     """
     if not waiting:
         return _Cost(0.0, sample.limit_kills, is_futile=False)
@@ -307,7 +307,7 @@ def _unsafe_since_ns(state: ReserveState, sample: Sample) -> int:
 def _sacrifice(state: ReserveState, sample: Sample, grants: Grants) -> Sacrifice | None:
     """Return the sacrifice of one pod if no worst demand has fitted for UNSAFE_S and pauses cannot help."""
     unsafe_since_ns = state.unsafe_since_ns
-    if unsafe_since_ns is None or sample.at_ns - unsafe_since_ns < UNSAFE_S * NS_PER_S or _may_grow(grants):
+    if unsafe_since_ns is None or sample.at_ns - unsafe_since_ns < UNSAFE_S * NS_PER_S or _pauses_can_help(grants):
         return None
     return choose([place.usage for place in grants.places if place.stoppable], state.killed, sample)
 
@@ -322,7 +322,7 @@ def runnable_pods(idle_cpus: float, cpus: float, running: int, paused: int) -> f
     return float(paused) if idle_cpus >= needed_cpus * paused else idle_cpus / needed_cpus
 
 
-def _may_grow(grants: Grants) -> bool:
+def _pauses_can_help(grants: Grants) -> bool:
     """Return True if headroom is left, or if a stoppable pod other than the first runs and may take memory."""
     others = (place for place in grants.places if place.stoppable and not place.first)
     return grants.grantable_bytes > 0 or any(place.runs and place.need >= 4096 for place in others)

@@ -1,7 +1,7 @@
 """When the daemon samples next: after seconds while there is plenty of headroom, milliseconds where it is tight; pure.
 
-The daemon cannot wait for PSI alone: without swap it is exactly zero until the limit is reached (docs/architecture.md).
-So the interval is half the time that pods would need to reach the threshold at the fastest rate to be expected. Where
+The daemon cannot wait for PSI alone: without swap it is zero until the limit is all but reached (docs/architecture.md).
+So the interval is half the time in which pods could use up the headroom at the fastest rate to be expected. Where
 memory.high of kubepods wakes the daemon in time, it sleeps instead.
 """
 

@@ -112,8 +112,8 @@ def serve(
     `left` beside PROMISED of the grants of the running pods (of the first pod: its worst demand). A growing paused pod
     also leaves `spare` times the growth of the running pods free (SPARE).
 
-    `was_first` is the first pod of the last decision. While no worst demand fits it stays first. It counts as unsafe
-    only if its worst demand exceeds `left` by more than `margin` bytes.
+    `was_first` was the first pod in the last decision. While no worst demand fits it stays first, and the result is
+    unsafe only if its worst demand exceeds `left` by more than `margin` bytes.
 
     The result has the places of the paused pods and of the pods that must not run; with `all_pods` of all pods.
     """
@@ -177,7 +177,7 @@ def _test(one: Demand, running: Growing, slack: float, left: float, kept: float,
 
 
 class Way(NamedTuple):
-    """The order in which the pods can reach their peaks."""
+    """The result of `way`."""
 
     slack: float
     """Least headroom left at any point of the way, in bytes. Growth of up to this leaves every peak within reach."""
@@ -186,11 +186,11 @@ class Way(NamedTuple):
 
 
 def way(active: Sequence[Demand], left: float, first: Demand | None, *, alone: bool = False) -> Way:
-    """Let growing pods reach their peaks one after another, nearest first, from `left` bytes of headroom.
+    """Return the slack and the blocked pods if growing pods reach their peaks one after another, nearest first.
 
-    The first pod takes its worst demand, each other its grant. Then each gives that back, and `returns` besides.
-    Services are left out: they never end, so they give nothing back. Also left out is a pod whose growth counts with
-    its whole grant (`counted`): its peak is already covered. `alone` is whether there is no other demand but the first.
+    There are `left` bytes of headroom. The first pod takes its worst demand, any other its grant. Then the pod frees
+    that and its `returns`. The way skips services, which never end and free nothing. It skips a pod whose whole grant
+    is `counted`: its peak is already covered. `alone` is whether the first pod has the only demand.
     """
     slack = left if first is None else left - first.worst - (0.0 if alone else first.beyond)
     if first is not None:
@@ -242,7 +242,7 @@ def _worst(one: Demand) -> float:
 
 
 def _overdue(active: Sequence[Demand], first: Demand | None, blocked: Container[CgroupId]) -> Demand | None:
-    """Return the pod paused longest, if overdue: no other paused pod but the first takes the memory that it needs."""
+    """Return the pod paused longest, if overdue: paused pods but the first and excused ones leave its grant free."""
     overdue = [
         one
         for one in active
@@ -259,7 +259,7 @@ def _paused_since(one: Demand) -> int:
 def _first(
     wanting: Sequence[Demand], left: float, margin: float, was_first: CgroupId | None
 ) -> tuple[Demand | None, bool]:
-    """Return the pod that gets its worst demand reserved, and whether that demand exceeds the headroom (unsafe)."""
+    """Return the first pod, and whether its worst demand is too large (for `was_first`: by more than `margin`)."""
     # A service never ends, so it does not give its memory back: batch goes first if there is any.
     wanting = [one for one in wanting if not one.is_service] or wanting
     if not wanting:

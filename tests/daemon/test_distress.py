@@ -85,7 +85,7 @@ def test_after_lost_events_words_are_read_and_programs_looked_for_again(
     distress = Distress(bench.tree, bench.actuator)
     for at_s, times in ((11, 1), (12, 1), (20, 1), (21, 2), (32, 2)):
         if at_s < 20:
-            distress.missed(at_s * S)
+            distress.note_lost_events(at_s * S)
         distress.scan(at_s * S, unwatched=False)
         assert asked.count(tracked.cgroup.path) == times, "at most every ten seconds"
     assert not tracked.pod.no_program

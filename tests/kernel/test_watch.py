@@ -225,8 +225,8 @@ def test_an_overflowed_queue_asks_for_everything(watch: Watch, pod: Cgroup, monk
     assert changes.pods.keys() == {pod.id}
     # All changes but two: a guess that containers changed would resume every paused pod.
     assert changes.pods[pod.id] == ~ENDED
-    assert watch.has_recovered()
-    assert not watch.has_recovered(), "said once"
+    assert watch.take_recovery()
+    assert not watch.take_recovery(), "said once"
 
 
 def test_what_was_told_before_the_queue_overflowed_is_not_forgotten(
@@ -250,11 +250,11 @@ def test_watches_that_can_be_had_again_are(
         watch.add_pod(pod, paused=True)
         watch.try_again()
         watch.add_pod(pod, paused=True)
-        watch.has_recovered()
+        watch.take_recovery()
         assert watch.degraded
     watch.try_again()
     watch.add_pod(pod, paused=True)
-    watch.has_recovered()
+    watch.take_recovery()
     assert not watch.degraded
     write("cpu.max")(tier / "pod")
     assert watch.read() == Changes(pods={pod.id: PodChange.CPU_MAX})

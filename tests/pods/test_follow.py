@@ -64,12 +64,12 @@ def test_what_could_not_be_watched_is_watched_later(
         assert follower.times.due_ns == S, "nobody tells what comes, so a walk has to"
     follower.refresh(S, tight=False)
     assert follower.unwatched, "it is not tried every second"
-    assert not watch.has_recovered()
+    assert not watch.take_recovery()
 
     follower.refresh(REFRESH_NS, tight=False)
     assert not follower.unwatched
-    assert watch.has_recovered()
-    assert not watch.has_recovered(), "said once"
+    assert watch.take_recovery()
+    assert not watch.take_recovery(), "said once"
     (folder / "container").mkdir()
     assert watch.read().pods == {tracked.cgroup.id: PodChange.CONTAINERS}
     fake.add_pod("other")
