@@ -40,39 +40,25 @@ def _figures(policy: dict[str, Any], *, wide: bool) -> list[tuple[str, str]]:
     digits = 0 if len(policy["runs"]) == 1 else 1
     counts = {name: f"{mean[name]:.{digits}f}" for name in ("finished", "oom_kills", "pauses")}
     times = {name: durations.shown(value) for name, value in mean.items() if name.endswith("_s")}
-    restarts = ("RESTARTS", _spread(policy, "restarts"))
-    used = ("USED", f"{mean['used_mean_pct']:.0f} %")
-    if not wide:
-        return [
-            ("FINISHED", counts["finished"]),
-            restarts,
-            ("TOTAL", times["total_s"]),
-            ("RUNNING", times["running_mean_s"]),
-            ("WAITING", times["waiting_mean_s"]),
-            used,
-            ("PAUSED", times["paused_s"]),
-        ]
+    few, many = low["restarts"], high["restarts"]
+    restarts = f"{few}" if few == many else f"{mean['restarts']:.1f} ({few}-{many})"
     total = times["total_s"]
-    if low["total_s"] != high["total_s"]:
+    if wide and low["total_s"] != high["total_s"]:
         total += f" ({durations.shown(low['total_s'])}-{durations.shown(high['total_s'])})"
-    return [
+    row = [
         ("FINISHED", counts["finished"]),
-        restarts,
+        ("RESTARTS", restarts),
         ("OOM KILLS", counts["oom_kills"]),
         ("TOTAL", total),
         ("RUNNING", times["running_mean_s"]),
         ("MAX", times["running_max_s"]),
         ("WAITING", times["waiting_mean_s"]),
         ("MAX", times["waiting_max_s"]),
-        used,
+        ("USED", f"{mean['used_mean_pct']:.0f} %"),
         ("LOST CPU", times["lost_cpu_s"]),
         ("PAUSES", counts["pauses"]),
         ("PAUSED", times["paused_s"]),
         ("LONGEST", times["longest_pause_s"]),
     ]
-
-
-def _spread(policy: dict[str, Any], name: str) -> str:
-    """Return the mean of a count, with minimum and maximum if these differ."""
-    low, high = policy["low"][name], policy["high"][name]
-    return f"{low}" if low == high else f"{policy['mean'][name]:.1f} ({low}-{high})"
+    narrow = ("FINISHED", "RESTARTS", "TOTAL", "RUNNING", "WAITING", "USED", "PAUSED")
+    return row if wide else [(title, text) for title, text in row if title in narrow]

@@ -33,7 +33,7 @@ def _parse(base: T, text: str, source: str) -> T:
     text = text.removeprefix("\ufeff")  # editors on Windows write this byte order mark
     result, findings = options.read(base, _document(text, source))
     if findings:
-        raise ConfigError(source, tuple(ConfigProblem(None, options.dotted(f.path), f.message) for f in findings))
+        raise ConfigError(source, tuple(findings))
     return result
 
 

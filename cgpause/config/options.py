@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from types import NoneType, UnionType
-from typing import Any, Final, NamedTuple, ParamSpec, Protocol, TypeVar, get_args, get_origin, runtime_checkable
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, get_args, get_origin
+
+from cgpause.core.errors import ConfigProblem
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -64,21 +66,6 @@ class Conflict(NamedTuple):
 
     names: tuple[str, ...]
     """Names as written in a file."""
-    message: str
-
-
-@runtime_checkable
-class HasConflicts(Protocol):
-    """A dataclass of options with limits that cross its fields."""
-
-    def conflicts(self) -> Iterable[Conflict]:
-        """Yield the values that are not allowed together."""
-
-
-class Mistake(NamedTuple):
-    """One mistake in the values that were read."""
-
-    path: Path
     message: str
 
 
@@ -144,7 +131,7 @@ def all_entries(kind: Type, base: object = None, path: Path = ()) -> Iterator[tu
             yield from all_entries(entry.section, None if entry.item else entry.default, (*path, entry.name))
 
 
-def read(base: T, table: Mapping[str, object]) -> tuple[T, list[Mistake]]:
+def read(base: T, table: Mapping[str, object]) -> tuple[T, list[ConfigProblem]]:
     """Return `base` with the values of a table from tomllib, and the mistakes.
 
     Where a value is wrong, that of `base` stays.
@@ -159,7 +146,7 @@ class _Reader:
 
     def __init__(self, root: type) -> None:
         self.root = root
-        self.mistakes: list[Mistake] = []
+        self.mistakes: list[ConfigProblem] = []
 
     def section(self, kind: Type, base: object, table: Mapping[str, object], path: Path) -> Any:  # noqa: ANN401 - a dataclass of `kind`, or _BAD
         """Return one section; _BAD if a value is wrong and `base` has no value for it."""
@@ -184,14 +171,13 @@ class _Reader:
         if any(value is _BAD for value in values.values()):
             return _BAD
         result = kind(**values)
-        if isinstance(result, HasConflicts):
-            for conflict in result.conflicts():
-                if doubtful.isdisjoint(conflict.names):
-                    self._conflict(conflict, table, path)
+        for conflict in getattr(result, "conflicts", tuple)():
+            if doubtful.isdisjoint(conflict.names):
+                self._conflict(conflict, table, path)
         return result
 
     def _add(self, path: Path, message: str) -> object:
-        self.mistakes.append(Mistake(path, message))
+        self.mistakes.append(ConfigProblem(None, dotted(path), message))
         return _BAD
 
     def _conflict(self, conflict: Conflict, table: Mapping[str, object], path: Path) -> None:

@@ -6,7 +6,9 @@ import contextlib
 import ctypes
 import os
 import resource
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 
 _MCL_CURRENT = 1
 _MCL_FUTURE = 2
@@ -55,3 +57,19 @@ def raise_descriptor_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+@contextlib.contextmanager
+def caught_signals(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]) -> Iterator[int]:
+    """Catch signals until the block ends; yield a descriptor that becomes readable when one comes."""
+    read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = {number: signal.signal(number, handler) for number in numbers}
+    wakeup = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+    try:
+        yield read_fd
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+        os.close(read_fd)
+        os.close(write_fd)

@@ -9,15 +9,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import active_children, get_context, parent_process
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from cgpause.core.errors import HostError
 
 Task = TypeVar("Task")
 Found = TypeVar("Found")
-
-_work: Callable[[Any], Any]
-"""The work function of a worker process: it may be too large to be sent with each task."""
 
 
 def cpus() -> int:
@@ -33,7 +30,7 @@ def do_all(
 ) -> list[Found]:
     """Do all tasks in several processes, or in this one; return the results in the order of the tasks.
 
-    `work` is sent to each process once. `on_done` is called for each finished task, in any order.
+    `on_done` is called for each finished task, in any order.
 
     Raises:
         HostError: a process was killed.
@@ -45,9 +42,9 @@ def do_all(
             on_done(task)
         return found
     # A fork would copy the locks of other threads, and the progress bar is a thread.
-    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_begin, initargs=(work,))
+    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_begin)
     try:
-        begun = {pool.submit(_do, task): task for task in tasks}
+        begun = {pool.submit(work, task): task for task in tasks}
         for done in as_completed(begun):
             done.result()
             on_done(begun[done])
@@ -64,10 +61,8 @@ def do_all(
         pool.shutdown(cancel_futures=True)
 
 
-def _begin(work: Callable[[Any], Any]) -> None:
+def _begin() -> None:
     """Set up a worker process: it ends with its parent, and silently at Ctrl-C."""
-    global _work  # noqa: PLW0603 - of this process, for its whole life
-    _work = work
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     parent = parent_process()
     assert parent is not None
@@ -77,7 +72,3 @@ def _begin(work: Callable[[Any], Any]) -> None:
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
-
-
-def _do(task: Any) -> Any:  # noqa: ANN401 - whatever `work` takes and returns
-    return _work(task)

@@ -38,45 +38,45 @@ class Growth(NamedTuple):
     low: int
     """Lowest use since then: the start of the present surge. After a container's end it is set to `top`, so that the
     next container leaves a peak only above `top`."""
-    low_ran_ns: int
+    low_ran_ns: int = 0
     """Value of `ran_ns` at `low`."""
-    base: int | None
+    base: int | None = None
     """Lowest use since the last large drop; None before the first."""
-    rate: float
+    rate: float = 0.0
     """Largest recent growth rate, in bytes per second."""
-    started_ns: int
+    started_ns: int = 0
     """Time of the first sample of its containers; 0 if the daemon's first sample saw it run."""
-    ran_ns: int
+    ran_ns: int = 0
     """Running time without pauses."""
-    at_ns: int
+    at_ns: int = 0
     """Time of the sample up to which `ran_ns` is counted."""
-    paused_used: int | None
+    paused_used: int | None = None
     """`used` in the first sample with the pod paused; None while it runs."""
-    read_used: int
+    read_used: int = 0
     """`used` at the last reading of its page cache."""
-    read_top: int
+    read_top: int = 0
     """Highest use at a reading of its page cache since the last large drop. Unlike `top` it includes no page cache."""
-    read_rate: float
+    read_rate: float = 0.0
     """`rate` at the last reading of its page cache."""
-    admitted: bool
+    admitted: bool = False
     """Whether the pod was allowed to take its first memory."""
-    grew: bool
+    grew: bool = False
     """Whether the pod grew by more than noise in the last sample."""
-    excused: bool
+    excused: bool = False
     """Whether the pod runs even without headroom until it frees memory, because pauses had cost too much."""
-    flow: float
+    flow: float = 0.0
     """Growth in bytes per second, averaged over about `learn.FLOW_S` of running."""
-    squares: float
+    squares: float = 0.0
     """Sum of squared steps of growth per second, in bytes squared per second, averaged as `flow`. Times seconds it is
     the variance of the growth in that time."""
-    read_flow: float
+    read_flow: float = 0.0
     """`flow` at the last reading of its page cache."""
-    read_squares: float
+    read_squares: float = 0.0
     """`squares` at the last reading of its page cache."""
-    last_peak: int
+    last_peak: int = 0
     """The last recorded peak, in bytes; 0 if none is recorded. The next drop leaves another peak only if the pod has
     grown since `low` by more than a large drop."""
-    highest_peak: int
+    highest_peak: int = 0
     """Highest of the peaks that its large drops left, in bytes; 0 if there is none."""
 
     def may_take_first_memory(self) -> bool:

@@ -21,6 +21,7 @@ from rich.console import COLOR_SYSTEMS, Console
 from rich.segment import Segment
 
 from cgpause.cli.top.parts import UNICODE
+from cgpause.kernel.process import caught_signals
 
 # Alternate screen, no cursor, no wrapping at the right edge: a wrong guess of a text's width spoils only its line.
 _ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[0m\x1b[2J"
@@ -179,22 +180,14 @@ class Signals:
     NUMBERS = (*QUIT, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 
     def __init__(self) -> None:
-        self.fd, self._in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.fd = -1
         self._came: set[int] = set()
 
     @contextlib.contextmanager
     def caught(self) -> Iterator[Self]:
         """Catch the signals in NUMBERS until the block ends, then restore the earlier handlers."""
-        before = {number: signal.signal(number, self._on_signal) for number in self.NUMBERS}
-        wakeup = signal.set_wakeup_fd(self._in, warn_on_full_buffer=False)
-        try:
+        with caught_signals(self.NUMBERS, self._on_signal) as self.fd:
             yield self
-        finally:
-            signal.set_wakeup_fd(wakeup)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            os.close(self.fd)
-            os.close(self._in)
 
     def take(self) -> set[int]:
         """Return the signals since the last call."""

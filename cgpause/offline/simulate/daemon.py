@@ -16,13 +16,11 @@ from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import (
     Action,
-    CpuMax,
     Ended,
     Freeze,
     Mechanism,
     Owner,
     Pause,
-    PauseRecord,
     Pod,
     PodKind,
     PodUsage,
@@ -38,6 +36,7 @@ from cgpause.policy.decide import Decision, State, decide
 from cgpause.policy.growth import CHARGE_BATCH_BYTES
 from cgpause.policy.kinds import FIRM_S, Kinds
 from cgpause.policy.schedule import Quiet
+from cgpause.telemetry.trace.values import pause_seen
 
 if TYPE_CHECKING:
     from cgpause.offline.simulate.node import SimNode
@@ -238,17 +237,7 @@ class SimDaemon:
         assert facts.paused is None
         self.pauses += 1
         pod.holds.append((self._engine.now_s, None))
-        freeze = mechanism is Mechanism.FREEZE
-        paused = PauseRecord(
-            mechanism=mechanism,
-            owner=Owner.DAEMON,
-            reason=reason,
-            since_ns=self._now_ns(),
-            expires_ns=None,
-            original=CpuMax(None, 100_000),
-            original_burst_us=0,
-            written=None if freeze else self.config.throttle.cpu_max,
-        )
+        paused = pause_seen(mechanism, Owner.DAEMON, self._now_ns(), reason)
         pod.facts = replace(facts, paused=paused)
         self._engine.regroup(pod)
 

@@ -6,8 +6,8 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from cgpause.config.settings import Config
@@ -16,7 +16,7 @@ from cgpause.core.errors import CgpauseError, CgroupGoneError, KernelWriteError
 from cgpause.core.model import Sample
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Changes, PodChange, Watch
-from cgpause.kernel.process import raise_descriptor_limit
+from cgpause.kernel.process import caught_signals, raise_descriptor_limit
 from cgpause.ledger.ledger import read_record
 from cgpause.pods.follow import Follower
 from cgpause.pods.sampler import Sampler
@@ -132,7 +132,8 @@ def record(root: str, log_dir: str, config: Config, plan: Plan, on_sample: Calla
     try:
         with (
             select.epoll() as epoll,
-            _told_to_end() as stop_fd,
+            # The handler does nothing: the descriptor gets a byte.
+            caught_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), lambda *_: None) as stop_fd,
             Sampler(tree) as sampler,
             closing(_Node(tree, epoll)) as node,
         ):
@@ -194,21 +195,3 @@ def _loop(
     files.flush()
     recorded.written = files.written
     return recorded
-
-
-@contextmanager
-def _told_to_end() -> Iterator[int]:
-    """Yield a descriptor that becomes readable when SIGINT, SIGTERM or SIGHUP comes."""
-    read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    # The handler does nothing: the wakeup descriptor gets the byte.
-    before = [signal.signal(number, lambda *_: None) for number in numbers]
-    woken = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
-    try:
-        yield read_fd
-    finally:
-        signal.set_wakeup_fd(woken)
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-        os.close(read_fd)
-        os.close(write_fd)
