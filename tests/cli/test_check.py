@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import platform
@@ -26,7 +25,6 @@ from cgpause.kernel.cgroupfs import Cgroup
 NAMES = ["kernel", "permissions", "cgroup", "psi", "kubepods", "xattr", "flock"]
 NAMES += ["names", "memory.high", "swap", "proc", "writers", "unit"]
 ACTIVE = "LoadState=loaded\nActiveState=active\nSubState=running\n"
-V1 = b"32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n"
 Arrange = Callable[[FakeTree, Patch], object]
 
 
@@ -181,27 +179,6 @@ def controllers(tree: FakeTree) -> Path:
 
 def put_in_pod(tree: FakeTree, file: str, text: str) -> None:
     (tree.add_pod("other") / file).write_text(text)
-
-
-@pytest.mark.parametrize(
-    "mountinfo",
-    [
-        pytest.param(b"", id="no-cgroups"),
-        pytest.param(V1, id="v1"),
-        pytest.param(V1 + b"41 31 0:38 / /nonexistent/unified rw - cgroup2 cgroup2 rw\n", id="hybrid"),
-    ],
-)
-def test_a_host_without_cgroup_v2_fails_with_what_to_do(
-    mountinfo: bytes, healthy: FakeTree, monkeypatch: Patch
-) -> None:
-    monkeypatch.setattr("cgpause.kernel.cgroupfs.open", lambda *_, **__: io.BytesIO(mountinfo), raising=False)
-
-    findings = {finding.name: finding for finding in run_checks(None, str(healthy.log_dir), Config())}
-
-    assert findings["cgroup"].level is Level.FAIL
-    # The checks that need no cgroups still run.
-    assert {"kernel", "permissions", "psi", "swap", "unit"} <= findings.keys()
-    assert "systemd.unified_cgroup_hierarchy=1" in f"{findings['cgroup'].message} {findings['cgroup'].advice}"
 
 
 @pytest.mark.parametrize(

@@ -31,20 +31,6 @@ def worker(
     return run
 
 
-def leaker(peak_bytes: int, *, bytes_per_s: float, unit_bytes: int = 4 * MIB) -> Behaviour:
-    """Return a container that grows to a peak and never frees memory."""
-
-    def run() -> Iterator[Step]:
-        held = 0
-        while held < peak_bytes:
-            unit = min(unit_bytes, peak_bytes - held)
-            held += unit
-            yield fill(unit, unit / bytes_per_s)
-        yield from _for_ever()
-
-    return run
-
-
 def service(base_bytes: int, *, swing_bytes: int = 0, seed: int = 0, think_s: float = 2.0) -> Behaviour:
     """Return a container that keeps a base and takes a random amount more for each burst of requests."""
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from helpers.experiments import EVERYTHING, make_results, well
+from helpers.experiments import make_results, well
 from lab.measure.experiment import Wanted
-from lab.measure.experiment_results import load
 from lab.pages.experiment_plots import ticks
-from lab.pages.experiment_report import PLOTS, REPORT, publish, render
-from lab.vm.host import REPO
+from lab.pages.experiment_report import PLOTS, REPORT, publish
 
 
 def test_publishing_writes_report_and_plots(tmp_path: Path) -> None:
@@ -28,22 +24,6 @@ def test_publishing_writes_report_and_plots(tmp_path: Path) -> None:
         assert picture.startswith(b"\x89PNG\r\n")
         assert 10_000 < len(picture) < 150_000
         assert f"]({name})" in (tmp_path / REPORT).read_text()
-
-
-def test_the_report_needs_no_matplotlib(tmp_path: Path) -> None:
-    make_results(EVERYTHING[:9], well).save(tmp_path / "experiment.json")
-    code = (
-        "import sys; sys.modules['matplotlib'] = None\n"
-        "from pathlib import Path\n"
-        "from lab.measure.experiment import load, publish\n"
-        "folder = Path(sys.argv[1])\n"
-        "print(publish(load(folder / 'experiment.json'), folder))\n"
-    )
-    env = {"PYTHONPATH": f"{REPO}:{REPO}/scripts", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run([sys.executable, "-c", code, tmp_path], env=env, capture_output=True, text=True, check=True)
-
-    assert "no plots: matplotlib is not installed" in done.stdout
-    assert (tmp_path / REPORT).read_text() == render(load(tmp_path / "experiment.json"))
 
 
 @pytest.mark.parametrize(

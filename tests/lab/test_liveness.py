@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from lab.measure.liveness import Answer, Asked, add_up, read_answer
+from lab.measure.liveness import Answer, Asked, add_up
 
 
 def answered(took_us: int) -> Answer:
@@ -27,7 +27,3 @@ def missed(took_us: int) -> Answer:
 )
 def test_probes_are_added_up(answers: list[Answer], expected: Asked) -> None:
     assert add_up("frozen", "http", answers) == expected
-
-
-def test_lines_of_the_prober() -> None:
-    assert [read_answer("answered 900"), read_answer("missed 1000100")] == [answered(900), missed(1_000_100)]

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from helpers.simpods import cache_reader, idle, leaker, worker
+from helpers.simpods import cache_reader, idle, worker
+from lab.measure.policy_loads import Wave, leak
 
 from cgpause.config.settings import Config, HowPaused
 from cgpause.offline.simulate.node import SimNode
-from cgpause.offline.simulate.pods import MIB, Behaviour, SimPod, Step, fill
+from cgpause.offline.simulate.pods import MIB, SimPod
 
 FREEZE = Config(mechanism=HowPaused.FREEZE)
 CAPACITY = 1000 * MIB
 
 
-def slow(base_bytes: int, peak_bytes: int, *, bytes_per_s: float, rounds: int = 2) -> Behaviour:
-    """Return a container that grows slowly from base to peak and frees the growth, `rounds` times, and then ends."""
-
-    def run() -> Iterator[Step]:
-        yield fill(base_bytes)
-        for _ in range(rounds):
-            for _ in range((peak_bytes - base_bytes) // MIB):
-                yield fill(MIB, MIB / bytes_per_s)
-            yield Step(free_bytes=peak_bytes - base_bytes)
-
-    return run
-
-
 def node_of_slow_growers(config: Config | None) -> SimNode:
     pods = [
-        SimPod(f"slow{number}", slow(150 * MIB, 390 * MIB, bytes_per_s=MIB / 5), limit_bytes=400 * MIB, start_s=number)
+        SimPod(
+            f"slow{number}",
+            Wave(150 * MIB, 390 * MIB, MIB / 5, rounds=2, unit_bytes=MIB),
+            limit_bytes=400 * MIB,
+            start_s=number,
+        )
         for number in range(4)
     ]
     return SimNode(pods, config=config, kubepods_max_bytes=CAPACITY)
@@ -107,7 +99,7 @@ def test_volatile_pods_with_and_without_limits_are_killed_no_more_often(limited:
 
 def test_beside_a_pod_that_never_gives_back_the_others_still_finish() -> None:
     pods = [
-        SimPod("leak", leaker(300 * MIB, bytes_per_s=20 * MIB), limit_bytes=310 * MIB),
+        SimPod("leak", leak(300 * MIB, 20 * MIB), limit_bytes=310 * MIB),
         *(
             SimPod(f"w{number}", worker(150 * MIB, seed=number, rounds=10, work_s=0.2), limit_bytes=150 * MIB)
             for number in range(5)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
-from helpers.simpods import cache_reader, idle, leaker, service, worker
+from helpers.simpods import cache_reader, idle, service, worker
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from lab.measure.policy_loads import leak
 
 from cgpause.config.settings import Config, HoldConfig, HowPaused, ReserveConfig
 from cgpause.core.clock import NS_PER_S
@@ -42,7 +43,7 @@ def sim_pods(draw: st.DrawFn, number: int) -> SimPod:
     kind = draw(st.sampled_from(["worker", "worker", "leaker", "service", "service", "cache", "idle", "unlimited"]))
     behaviour = {
         "worker": worker(limit, seed=number, rounds=1000, unit_bytes=limit // 8, work_s=0.5),
-        "leaker": leaker(limit - MIB, bytes_per_s=draw(st.integers(1, 20)) * MIB),
+        "leaker": leak(limit - MIB, draw(st.integers(1, 20)) * MIB),
         "service": service(limit // 2, swing_bytes=limit // 2 - MIB, seed=number),
         "cache": cache_reader(limit // 4, cache_bytes=limit, swing_bytes=limit // 4),
         "idle": idle(limit // 10),

@@ -240,16 +240,12 @@ def render(results: Results) -> str:
 
 
 def publish(results: Results, folder: Path) -> str:
-    """Write the report, and its plots if matplotlib is installed; return a message about the files written."""
+    """Write the report and its plots; return a message about the files written."""
     (folder / REPORT).write_text(render(results))
     if not results.measured():
         return f"wrote {REPORT}"
-    try:
-        from lab.pages.experiment_plots import draw_plot  # noqa: PLC0415 - matplotlib is a development tool
-    except ModuleNotFoundError as e:
-        if (e.name or "").partition(".")[0] != "matplotlib":
-            raise
-        return f"wrote {REPORT}, and no plots: matplotlib is not installed (pip install 'cgpause[dev]')"
+    from lab.pages.experiment_plots import draw_plot  # noqa: PLC0415 - it imports PLOTS from here
+
     for file in PLOTS:
         draw_plot(file, results, folder / file)
     return f"wrote {REPORT} and {len(PLOTS)} plots"
