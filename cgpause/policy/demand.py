@@ -24,12 +24,10 @@ HORIZON_S = 10.0
 ACTIVE_S = 30.0
 """Time over which growth is judged. A running pod is checked for `Demand.active` only if it is new, has just begun, or
 its rate takes LITTLE_PCT of the capacity within this time."""
-_UNKNOWN_SHARE, _UNKNOWN_S = 0.8, 5.0
-"""Before its first large drop the end of a pod's growth is unknown. So the growth of ACTIVE_S is reserved, up to this
-share of the grant while a CPU is idle and up to the whole grant while all are busy; but at least the growth of these
-seconds, up to the whole grant. With the whole grant in all cases, pods that grow for half a minute would be paused
-while much is free: the simulated `leakers` take 21 % longer then, not 14 %, and `slow16` ends in 86 kills, not 77 (54
-seeds). With 5 s alone it ends in 101. With two thirds in all cases 3 of 28 programs on a busy kernel were killed."""
+_UNKNOWN_S = 15.0
+"""Before its first large drop the end of a pod's growth is unknown: then its growth of this time is reserved, up to the
+grant. With 30 s, pods that grow for half a minute are paused while much is free: the simulated `leakers` take 21 %
+longer, not 16 %. With 5 s `slow16` ends in 101 kills, not 84 (54 seeds)."""
 _BEYOND = 0.3
 """For a pod without a limit, with n known peaks: 0.3 / (n + 1) of the highest one stays free beyond it. 1 / (n + 1) is
 the chance that the next peak is the highest. The simulated loads with such pods (24 seeds of each) end in 72 kills with
@@ -109,7 +107,7 @@ class Demand(NamedTuple):
     (1) The pod has just grown: its fastest growth within one reaction. (2) It is paused: one usual step.
     (3) It has freed memory a moment ago and has `beyond`: 0.
     Only for a growing pod that is not excused: (4) it is new, or paused without a known growth: the whole grant.
-    (5) It has had no large drop and has no `beyond`: its growth of the next seconds (_UNKNOWN_SHARE).
+    (5) It has had no large drop and has no `beyond`: its growth of _UNKNOWN_S, at most the grant.
     (6) It has `beyond` and may have started beside others: the rest of its first memory, at most the grant."""
     variance: float
     """Variance of that growth, in bytes squared."""
@@ -165,7 +163,7 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
                 counted, variance = granted, 0.0
             elif growth.base is None and not beyond:
                 # Until its first large drop the end of its growth is unknown.
-                counted, variance = max(counted, _unknown_growth(growth.flow, granted, terms.idle_share)), 0.0
+                counted, variance = max(counted, min(growth.flow * _UNKNOWN_S, granted)), 0.0
             elif beyond and growth.may_take_first_memory() and not is_paused:
                 # It may have started beside others (`start`).
                 counted = max(counted, min(granted, first_bytes(terms.capacity_bytes) - growth.surge()))
@@ -203,12 +201,6 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
         beyond,
         max(first_bytes(terms.capacity_bytes), need) if beyond and terms.idle_share == 1 else 0.0,
     ))  # fmt: skip
-
-
-def _unknown_growth(flow: float, granted: float, idle_share: float) -> float:
-    """Return the bytes to reserve for a pod that grows by `flow` bytes per second for an unknown time."""
-    most = granted * (1 - (1 - _UNKNOWN_SHARE) * idle_share)
-    return max(min(flow * ACTIVE_S, most), min(flow * _UNKNOWN_S, granted))
 
 
 def _growth(growth: Growth, terms: Terms, *, is_paused: bool, need: float, most: float) -> tuple[float, float]:
