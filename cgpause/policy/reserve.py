@@ -6,7 +6,7 @@ safe      The pods can reach their peaks one after another, nearest first, with 
           pods before them free (the banker's algorithm, Dijkstra 1965). The policy reserves the first one's whole worst
           demand.
 slack     A pod runs while the growth of all running pods within one reaction leaves that way open. A new pod has its
-          grant reserved instead; before its first large drop a pod has up to 15 s of its growth reserved.
+          grant reserved instead; before its first large drop a pod has up to 30 s of its growth reserved.
 start     A growing pod starts or resumes only if its grant fits beside 60 % of the grants of the running pods served
           before it. The grant is the expected demand while a CPU is idle, and the worst demand while all are busy.
           Without this rule pods would wait for each other halfway to their peaks. While a CPU is idle, a pod without a

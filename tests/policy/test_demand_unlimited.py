@@ -43,7 +43,7 @@ def test_a_young_pod_with_a_known_peak_has_its_first_memory_reserved() -> None:
 def test_the_growth_of_a_pod_with_a_known_peak_is_not_reserved_far_ahead() -> None:
     known = growing(100, flow=10.0 * MIB)
     assert known.base is None
-    assert mib(asked(known, 900).counted) == 150, "its growth of 15 s"
+    assert mib(asked(known, 900).counted) == 300, "its growth of 30 s"
     found = asked(known, None, peaks=(400,))
     assert found.counted < found.need * 3 < found.granted
 
