@@ -62,7 +62,7 @@ option = _as_metadata(Option)
 
 
 class Conflict(NamedTuple):
-    """Values that are each allowed, but not together."""
+    """Values that are each allowed, but not together; the method `conflicts` of a dataclass of options yields them."""
 
     names: tuple[str, ...]
     """Names as written in a file."""

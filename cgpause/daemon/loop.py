@@ -46,7 +46,7 @@ class Woken:
 
 @dataclass(slots=True)
 class Loop:
-    """The parts of the daemon that work on a sample, and what one tick passes on to the next."""
+    """The parts of the daemon that work on a sample, and the state that one tick passes on to the next."""
 
     epoll: select.epoll
     signals: int
@@ -168,7 +168,7 @@ class Loop:
             self.schedule = self.schedule.awake()  # with the next sample, look whether the program runs
 
     def _take_sample(self, tick_ns: int, *, look: bool, details: bool) -> tuple[Sample, Decision]:
-        """Take a sample and decide; before, look for programs and read the pods' details if asked for.
+        """Take a sample and decide; before, look for programs and read the pods' details if `look` and `details`.
 
         The tick began at `tick_ns`.
         """

@@ -45,7 +45,7 @@ class Saver:
         self._path = path
         self._thread = thread
         self._saved = saved
-        """What the file has; only the thread changes it, after a success."""
+        """The content of the file; only the thread changes it, after a success."""
         self._next_ns = 0
         self._busy = False
         """Whether the thread is still writing the last save; the thread clears it."""

@@ -34,7 +34,7 @@ class DaemonState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FoundDaemon:
-    """What is known of the daemon of this tree."""
+    """The state of the daemon of this tree, as far as it is known."""
 
     state: DaemonState
     pid: int | None = None

@@ -1,4 +1,4 @@
-"""Settings of the daemon's own process: locked memory and enough descriptors."""
+"""Settings of our own process: locked memory, enough descriptors, signals that wake a poll loop."""
 
 from __future__ import annotations
 

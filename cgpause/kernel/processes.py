@@ -60,7 +60,7 @@ class _Credit:
 
 
 class Processes:
-    """What the daemon remembers of a paused pod's processes from one reading to the next.
+    """The facts of a paused pod's processes that the daemon keeps from one reading to the next.
 
     After a change of containers the pod gets a new object.
     """

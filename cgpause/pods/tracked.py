@@ -33,7 +33,7 @@ _LITTLE_STAT_INTERVAL_S = 60
 
 @dataclass(slots=True)
 class SeenInPause:
-    """What the daemon saw of a pod in one pause, or while it runs (`since_ns` is 0)."""
+    """The daemon's findings about a pod in one pause, or while it runs (`since_ns` is 0)."""
 
     since_ns: int
     """Start of the pause."""

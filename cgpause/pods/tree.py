@@ -170,7 +170,7 @@ class PodTree:
             if tracked.trouble != trouble:
                 log.warning("pod left alone %s", fields(uid=pod.uid, error=e))
         tracked.trouble = trouble
-        self._ask_word(tracked)
+        self._request_word(tracked)
         word = self._word(tracked)
         reason = protection(
             uid=pod.uid,
@@ -194,8 +194,8 @@ class PodTree:
         )
         self.classifier.classify(tracked, at_ns)
 
-    def _ask_word(self, tracked: TrackedPod) -> None:
-        """Ask for the pod's own word, once for its present containers. Do nothing if the configuration ignores it."""
+    def _request_word(self, tracked: TrackedPod) -> None:
+        """Request the pod's own word, once for its present containers. Do nothing if the configuration ignores it."""
         name = self.names.pods.get(tracked.pod.uid)
         if not tracked.signs.word_requested and heeds_word(tracked.pod.qos, name, self.config):
             tracked.signs.word_requested = self._words.request(tracked.cgroup)
@@ -231,7 +231,7 @@ class PodTree:
     def request_word_again(self, tracked: TrackedPod) -> None:
         """Have the pod's own word read, because a container of it may have started since the last reading."""
         tracked.signs.word_requested = False
-        self._ask_word(tracked)
+        self._request_word(tracked)
 
     def look_for_programs(self, at_ns: int, *, watched: bool = False) -> None:
         """Check whether programs run in the pods, and whether the node needs them; call it before a sample.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import sqrt
 from typing import NamedTuple
 
 from cgpause.core.memory_units import mib
@@ -124,21 +124,22 @@ def serve(
     places: list[Place] = []
     admitted: set[CgroupId] = set()
     for one in demands:
-        is_simple = not (all_pods or one.is_paused or one.newcomer or one is first or one.excused)
-        if is_simple and running.add(one, slack):  # most pods
+        total = running.bytes_with(one)
+        if total <= slack and not (all_pods or one.is_paused or one.newcomer or one is first or one.excused):
+            running.add(one, total)  # most pods
             continue
         runs, need, fits_in, added = True, one.worst, left, one
         if one is first:
             # The slack leaves its growth out already.
             running.promised += one.worst if one.active and not one.is_service else 0.0
         elif one.excused:
-            running.add(one)
+            running.add(one, total)
         else:
             kept = overdue.granted if overdue is not None and one.is_paused and one is not overdue else 0.0
             need, fits_in, added = _test(one, running, slack, left, kept, spare)
             runs = need <= fits_in or need <= one.negligible
             if runs:
-                running.add(added)
+                running.add(added, running.bytes_with(added))
                 overdue = None if one is overdue else overdue
         if all_pods or one.is_paused or not runs:
             places.append(place_of(added, need, fits_in, runs=runs, first=one is first))
@@ -225,16 +226,13 @@ class Growing:
         """Return the growth to expect at most if one more pod runs."""
         return self.mean + one.counted + _SIGMAS * sqrt(self.variance + one.variance)
 
-    def add(self, one: Demand, most: float = inf) -> bool:
-        """Add a running pod if the growth to expect is then at most `most` bytes; return whether it was added."""
-        mean, variance = self.mean + one.counted, self.variance + one.variance
-        total = mean + _SIGMAS * sqrt(variance)
-        if total > most:
-            return False
-        self.mean, self.variance, self.bytes = mean, variance, total
+    def add(self, one: Demand, after: float) -> None:
+        """Add a running pod; `after` is `bytes_with(one)`."""
+        self.bytes = after
+        self.mean += one.counted
+        self.variance += one.variance
         if one.active and not one.is_service:  # a service gives nothing back
             self.promised += one.granted
-        return True
 
 
 def _worst(one: Demand) -> float:

@@ -48,9 +48,9 @@ _ACTUATION_S = 0.002
 """Mean time from a sample to its actions; the longest is twice as long."""
 _LATENESS_S = 0.005
 """Longest time by which a sample comes late."""
-_ASK_S = 10.0
+_CHECK_S = 10.0
 """Interval of looking for listening sockets in a pod without any."""
-_ASK_PAUSED_S = 1.0
+_CHECK_PAUSED_S = 1.0
 """The same after a pause: a frozen pod cannot begin to listen."""
 _SCAN_S = 1.0
 """Interval of counting refused connections (cgpause.daemon.distress)."""
@@ -274,36 +274,36 @@ class SimDaemon:
             kind=kind,
         )
         if not is_service:
-            self._ask_in(pod, STARTING_S)
+            self._check_in(pod, STARTING_S)
         if pod.facts.paused is not None:
             pod.facts = replace(pod.facts, distress=why)
         self._tick_at(self._engine.now_s + _WAKE_S)
 
-    def _ask_in(self, pod: SimPod, seconds: float) -> None:
+    def _check_in(self, pod: SimPod, seconds: float) -> None:
         epoch = pod.epoch
-        self._engine.at(self._engine.now_s + seconds, lambda: self._ask(pod) if pod.epoch == epoch else None)
+        self._engine.at(self._engine.now_s + seconds, lambda: self._check(pod) if pod.epoch == epoch else None)
 
-    def _ask(self, pod: SimPod) -> None:
+    def _check(self, pod: SimPod) -> None:
         """Look for listening sockets in a pod; without one it counts as batch."""
         facts = pod.facts
         if facts is None or pod.started_s is None or pod in self._services:
             return
         is_service = pod.kind is PodKind.SERVICE
         if is_service and pod.mechanism is not None:
-            self._ask_in(pod, _ASK_PAUSED_S)
+            self._check_in(pod, _CHECK_PAUSED_S)
             return
         if is_service and self._node.is_up(pod):
             self._find_service(pod, facts)
             return
         silent_s = self._ran_s(pod)
         if silent_s < STARTING_S:
-            self._ask_in(pod, max(STARTING_S - silent_s, 1.0))  # it was paused while it started
+            self._check_in(pod, max(STARTING_S - silent_s, 1.0))  # it was paused while it started
             return
         self._silent.add(pod)
         is_new = self._kinds.note_silent(facts.workload, silent_s)
         self._classify_silent(self._engine.pods if is_new else [pod])
         if is_service or silent_s < FIRM_S:
-            self._ask_in(pod, _ASK_S)
+            self._check_in(pod, _CHECK_S)
 
     def _find_service(self, pod: SimPod, facts: Pod) -> None:
         self._quiet = None
