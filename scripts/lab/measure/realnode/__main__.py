@@ -36,8 +36,9 @@ def main(argv: Sequence[str]) -> int:
                 status = vm.run(
                     ["python3", "-m", "lab.measure.realnode.cases", RESULT, *(argv or CASES)], timeout=TIMEOUT_S
                 )
+                vm.run("journalctl --no-pager -u cgpause")  # it says why a round was slow
                 if status:
-                    vm.run("journalctl --no-pager -u kubelet -u containerd -u cgpause -n 60; cgpause status")
+                    vm.run("journalctl --no-pager -u kubelet -u containerd -n 60; cgpause status")
                 vm.fetch(RESULT, result)
             run = json.loads(result.read_text())
     except LabError as e:
