@@ -148,8 +148,9 @@ def observe(state: ReserveState, sample: Sample) -> ReserveState:
 def left_bytes(state: ReserveState, sample: Sample, *, only_growing: bool = False) -> float:
     """Return the headroom less the worst demands of moving pods, in bytes; above 0 no pod has to be paused.
 
-    If several pods move it is also less the largest `beyond_bytes`. Pods without a program do not count. With
-    `only_growing`, pods that hardly grow do not count either: they may not need their memory for minutes.
+    Once nothing is left, the other demands are not counted. If several pods move it is also less the largest
+    `beyond_bytes`. Pods without a program do not count. With `only_growing`, pods that hardly grow do not count either:
+    they may not need their memory for minutes.
     """
     reaction = reaction_s(state.late_s, sample)
     growths = state.growths
@@ -168,6 +169,8 @@ def left_bytes(state: ReserveState, sample: Sample, *, only_growing: bool = Fals
             beyond = max(beyond, beyond_bytes(growth.used, peaks))
         else:
             left -= max(limit - growth.used, 0)
+        if left <= 0:
+            return left
     return left - beyond if len(growths.moving) > 1 else left  # one that moves alone leaves no other to pause
 
 
