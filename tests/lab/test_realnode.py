@@ -48,6 +48,7 @@ def test_a_pod_has_only_the_limits_and_the_probe_that_it_is_given() -> None:
         pytest.param(
             status(terminated={"exitCode": 137, "finishedAt": "1970-01-01T00:01:00Z"}), Outcome(restarts=2), id="killed"
         ),
+        pytest.param(status(terminated={"exitCode": 0, "finishedAt": None}), Outcome(restarts=2, lost=True), id="lost"),
         pytest.param(status(waiting={}), Outcome(restarts=2), id="in-back-off"),
     ],
 )

@@ -120,6 +120,9 @@ class Outcome:
     restarts: int = 0
     done_at: float | None = None
     """Time at which the container ended with status 0, in Unix seconds; None before."""
+    lost: bool = False
+    """Whether kubelet takes the container for ended without knowing when. It does so now and then while a container
+    starts slowly, with and without cgpause; then it stops the pod for good."""
 
 
 def outcomes(answer: dict[str, Any]) -> dict[str, Outcome]:
@@ -131,7 +134,8 @@ def outcomes(answer: dict[str, Any]) -> dict[str, Outcome]:
             ended = state.get("terminated", {})
             done = ended.get("exitCode") == 0 and ended.get("finishedAt")
             done_at = datetime.fromisoformat(done).timestamp() if done else None
-            found[item["metadata"]["uid"]] = Outcome("running" in state, status.get("restartCount", 0), done_at)
+            lost = bool(ended) and not ended.get("finishedAt")
+            found[item["metadata"]["uid"]] = Outcome("running" in state, status.get("restartCount", 0), done_at, lost)
     return found
 
 
