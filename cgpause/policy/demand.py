@@ -112,6 +112,9 @@ class Demand(NamedTuple):
     """Whether the pod is growing: it is paused or passes the check of ACTIVE_S, may still take a page, and its expected
     surge is more than LITTLE_PCT of the capacity."""
     newcomer: bool
+    grows: bool
+    """Whether the pod takes LITTLE_PCT of the capacity within ACTIVE_S at its average growth, or did so before its
+    pause. A pod can be `active` without that: it grew fast up to a minute ago, and may have ended its growth."""
     returns: float
     """Bytes of its present use that the pod is expected to free at its peak; it frees what it takes until then, too."""
     rate: float
@@ -187,6 +190,7 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
         variance,
         active,
         newcomer,
+        growth.flow * ACTIVE_S > terms.active_bytes,
         float(used if base is None else used - base if used > base else 0),
         rate,
         basis,

@@ -177,7 +177,8 @@ def test_an_excused_pod_runs_whatever_the_memory_and_only_its_need_is_reserved()
 
 def test_of_an_excused_pod_without_a_known_base_only_its_growth_is_reserved() -> None:
     facts = {"flow": 10.0 * MIB, "base": None, "excused": True}
-    node = Node(free=90).add("a", 300, claim=60, rate=100).add("b", 200, claim=100, rate=100, known=facts)
+    node = Node(free=90).add("a", 300, claim=60, rate=100, known={"flow": 10.0 * MIB})
+    node.add("b", 200, claim=100, rate=100, known=facts)
     assert node.step().grants.left_bytes == (80 - 60 - 10) * MIB
 
 

@@ -44,6 +44,7 @@ def want(
         variance=(deviation * MIB) ** 2,
         active=True,
         newcomer=False,
+        grows=True,
         returns=returns * MIB,
         rate=0.0,
         basis=Basis.LIMIT,
@@ -111,6 +112,14 @@ def test_the_first_stays_while_no_other_fits() -> None:
     assert first(50, want("a", 60.1, 30), b, was_first=a) == ("a", True)
     assert first(50, a._replace(active=False), b, was_first=a) == ("b", True)
     assert first(50, a, b, want("c", 50), was_first=a) == ("c", False)
+
+
+def test_a_pod_that_has_ended_its_growth_goes_first_only_if_no_pod_grows() -> None:
+    """Else idle pods that started a minute ago went on alone, while a large job short of its end was paused."""
+    idle, job = want("a", 50, 30, grows=False), want("b", 100, 60)
+    assert first(200, idle, job) == ("b", False)
+    assert first(60, idle, job, was_first=idle) == ("b", True)
+    assert first(60, idle, job._replace(grows=False)) == ("a", False)
 
 
 def test_the_first_runs_and_its_worst_demand_is_reserved() -> None:

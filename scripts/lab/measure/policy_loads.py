@@ -263,6 +263,26 @@ def _beside_idle(chance: Random) -> Node:
     return Node([*_idle_pods(7), *jobs])
 
 
+def _beside_new_idle(chance: Random) -> Node:
+    def idle() -> Iterator[Step]:
+        for _ in range(16):
+            yield fill(MIB, 0.01)
+        while True:
+            yield Step(cpu_s=0.01, sleep_s=1.0)
+
+    idle_pods = [SimPod(f"idle-{n}", idle, limit_bytes=100 * MIB, lasts_s=_EVER) for n in range(7)]
+    begins_s, speed = chance.uniform(1, 20), chance.uniform(0.015, 0.022) * _CAPACITY
+    grow = Wave(10 * MIB, int(0.40 * _CAPACITY), speed, unit_bytes=8 * MIB)
+
+    def large() -> Iterator[Step]:
+        yield Step(cpu_s=2.0)  # to begin, so that no CPU is idle
+        yield from grow()
+
+    names = ("import", "train", "export")  # three workloads, so that none shows what the others are
+    jobs = [SimPod(name, large, limit_bytes=int(0.44 * _CAPACITY), start_s=begins_s) for name in names]
+    return Node([*idle_pods, *jobs], cpus=2, make_s=chance.uniform(0.2, 0.8))
+
+
 def _small(chance: Random) -> Node:
     def wave() -> Wave:
         peak_bytes, bytes_per_s = int(chance.uniform(55, 78)) * MIB, chance.uniform(5, 100) * MIB
@@ -343,6 +363,11 @@ ADVERSARIES: Final = {
     "idle": Adversary(
         "3 jobs with a limit of 44 % of the memory take 40 % once, beside 7 pods that take and return 2 MiB a second",
         _beside_idle,
+    ),
+    "newidle": Adversary(
+        "3 such jobs of other workloads, by 1.5 % to 2.2 % of the memory a second, beside 7 idle pods that started up "
+        "to 20 s before; 2 CPUs",
+        _beside_new_idle,
     ),
     "small": Adversary("110 pods go from 15 to up to 78 MiB and back, five times, on 3.5 GiB and 8 CPUs", _small),
     "unlimited1": Adversary(

@@ -12,7 +12,8 @@ _LOADS = {
     "idle": "three jobs with a limit of 44 % of kubepods that need 40 % once, beside seven idle pods; each round has "
     "jobs of other workloads",
     "unlimited": "two jobs without a limit that need 75 % of kubepods each",
-    "probed": "three such jobs, of the same workload in each round, beside a service with Kubernetes' default HTTP liveness probe",
+    "probed": "three such jobs, of the same workload in each round, beside a service with Kubernetes' default HTTP "
+    "liveness probe",
 }
 _CHECKS = {
     "reload": "`systemctl daemon-reload` and a new pod while pods are paused",
