@@ -70,6 +70,8 @@ def rule(verdict: Verdict, headroom: Headroom, config: Config) -> str:
     if paused is not None and paused.owner is Owner.MANUAL:
         ends = "or its time is over" if paused.expires_ns is not None else "whatever the memory"
         return f"paused by hand: the daemon leaves it alone until an operator resumes it, {ends}"
+    if verdict.must_end:
+        return f"its pause ends now: {verdict.why}"
     if verdict.rank is None and paused is None:
         aside = "" if place is None else "; its growth of up to 10 s is reserved before other pods are served"
         return f"not a candidate: it may not be paused now{aside}"

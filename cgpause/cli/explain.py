@@ -91,9 +91,9 @@ def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config,
         place = verdict.place
         if place is not None and numbers:
             claim = "no limit" if math.isinf(place.claim) else output.memory(round(place.claim))
-            cells += [claim, *(output.memory(round(amount)) for amount in (place.rate, place.need, place.left))]
+            cells += [claim, *(output.memory(round(amount)) for amount in (place.rate, place.need, max(place.left, 0)))]
         else:
             cells += ["-"] * len(numbers)
-        text = verdict.text if place is None else verdict.what
+        text = verdict.text if place is None or verdict.must_end else verdict.what  # the columns have the other reasons
         table.add_row(*cells, printable(text))
     to.print(output.Trimmed(table))

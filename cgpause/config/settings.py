@@ -131,7 +131,8 @@ class ThrottleConfig:
         metadata=option(
             "CPU time that a paused pod may use in each 100 ms. The kernel refuses less than 1000. Before Linux 6.18 a "
             "throttled task can stop inside the kernel with a lock held, for longer the smaller the quota. The odd "
-            "microsecond distinguishes this value from a CPU limit of 10m, which is 1000.",
+            "microsecond distinguishes this value from all CPU limits, which are multiples of 10 µs: a new limit that "
+            "equals it during a pause would be lost.",
             unit="µs",
             low=1000,
             high=1_000_000,

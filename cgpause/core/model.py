@@ -154,6 +154,7 @@ class Pod:
     namespace: str | None
     name: str | None
     memory_max_bytes: int | None
+    """The pod's limit, or the sum of its containers' limits if only the pod itself has none; None without a limit."""
     protected: str | None
     """The rule that protects the pod, or None."""
     changed_at_ns: int = 0

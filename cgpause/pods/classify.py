@@ -207,9 +207,10 @@ class Classifier:
 
     def _kind(self, tracked: TrackedPod, at_ns: int) -> PodKind:
         signs = tracked.signs
-        if signs.given_class is not PodClass.AUTO:
+        is_ending = at_ns < signs.ending_until_ns
+        if signs.given_class is not PodClass.AUTO and not (signs.is_class_own and is_ending):
             return PodKind(signs.given_class)
-        if signs.probed or signs.listens or at_ns < signs.ending_until_ns:
+        if signs.probed or signs.listens or is_ending:
             return PodKind.SERVICE
         if signs.starting:
             return PodKind.STARTING

@@ -1,12 +1,14 @@
-"""A pod's containers: finds the cgroups below a pod, and kills its containers but not its sandbox."""
+"""A pod's containers: finds the cgroups below a pod, sums up limits, and kills containers but not the sandbox."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from operator import itemgetter
 
-from cgpause.core.cgroup_names import container_id
+from cgpause.core.cgroup_names import container_id, is_monitor
 from cgpause.core.errors import CgpauseError, CgroupGoneError, printable
+from cgpause.core.parse import parse_limit, parse_number
 from cgpause.core.pod_names import Names
 from cgpause.kernel.cgroupfs import Cgroup
 
@@ -14,6 +16,8 @@ MOST = 256
 """Most cgroups that are listed below a pod: a container may make any number of cgroups if it can write its own, and the
 daemon reads each once a second."""
 _DEPTH = 3
+_SANDBOX_BYTES = 2 << 20
+"""Largest use of a sandbox, which is one process that waits; a program takes more as soon as it is loaded."""
 
 
 def kill_containers(pod: Cgroup, names: Names) -> list[str]:
@@ -50,6 +54,28 @@ def _read_oom_group(pod: Cgroup, name: str) -> bool:
             return cgroup.has("memory.oom.group") and cgroup.read("memory.oom.group").strip() == b"1"
     except CgroupGoneError:
         return False
+
+
+def limit_bytes(pod: Cgroup) -> int | None:
+    """Return the sum of the memory limits of a pod's containers; None if one has no limit, or none is there.
+
+    kubelet gives a pod no limit if one of its containers has none, also an init container that has ended
+    (ResourceConfigForPod in pkg/kubelet/cm). The sandbox has no limit either: it is the oldest cgroup, and tiny. CRI-O
+    makes none, but its monitor of a container can be in the pod.
+    """
+    total = 0
+    try:
+        children = sorted((child for child in pod.children(most=MOST) if not is_monitor(child[0])), key=itemgetter(1))
+        for number, (name, _) in enumerate(children):
+            with pod.child(name) as cgroup:
+                limit = parse_limit(cgroup.read("memory.max"), "memory.max")
+                used = parse_number(cgroup.read("memory.current"), "memory.current") if limit is None else 0
+            if limit is None and (number or used > _SANDBOX_BYTES):
+                return None
+            total += limit or 0
+    except CgpauseError:  # a container has just ended, or cannot be read
+        return None
+    return total or None
 
 
 def descendants(pod: Cgroup) -> tuple[str, ...]:

@@ -41,6 +41,8 @@ class OwnWords:
         self._found: dict[CgroupId, OwnWord] = {}
         self._new: list[CgroupId] = []
         self._hangs = False
+        self.is_refused = False
+        """Whether this process may not read the words of some pod."""
 
     def request(self, pod: Cgroup) -> bool:
         """Request the word of a pod with new containers; return False if it has to be requested again."""
@@ -75,6 +77,7 @@ class OwnWords:
                 if pod.id != key:
                     return True
                 self._keep(key, containers.read(pod))
+                self.is_refused |= containers.is_refused
         except CgpauseError:
             return True  # it has ended
         return containers.is_complete
@@ -105,7 +108,6 @@ class OwnWordsThread(OwnWords):
         """Pods whose reading holds up an earlier thread."""
         self._lock = threading.Lock()
         """The thread and the loop take it to end a reading; neither holds it while a word is read."""
-        self._refused = False
 
     def request(self, pod: Cgroup) -> bool:
         """Let the thread read the word of a pod; return False if it cannot now."""
@@ -170,13 +172,13 @@ class OwnWordsThread(OwnWords):
 
     def _read(self, key: CgroupId, containers: ContainerWords) -> bool:
         """Read a pod's word; return True if there is no more to read."""
+        was_refused = self.is_refused
         try:
             done = super()._read(key, containers)
         except Exception:  # a bug: it must cost only the word of this pod
             log.exception("own word of a pod not read")
             return True
-        if containers.is_refused and not self._refused:
-            self._refused = True
+        if self.is_refused and not was_refused:
             advice = "grant CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or set [protect] own_word = false"
             log.warning("own words of pods not read %s", fields(error="not permitted", advice=advice))
         return done

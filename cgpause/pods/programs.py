@@ -13,6 +13,7 @@ from cgpause.core.errors import CgpauseError
 from cgpause.core.parse import parse_number
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.listening import look_inside
+from cgpause.pods.containers import limit_bytes
 from cgpause.pods.discover import is_populated
 from cgpause.pods.tracked import CREATING_S, SPARED_S, TrackedPod
 
@@ -33,7 +34,8 @@ instructions."""
 def look_for_program(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
     """Set `Pod.no_program`, and spare the pod while a runtime works beside a program.
 
-    `watched` is whether inotify reports new containers. Return True if a program was seen.
+    If the pod itself has no limit, also read those of its containers. `watched` is whether inotify reports new
+    containers. Return True if a program was seen.
     """
     signs = tracked.signs
     if at_ns < signs.look_at_ns or at_ns < tracked.pod.spared_until_ns:
@@ -48,6 +50,8 @@ def look_for_program(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
         signs.node_critical = signs.node_critical or inside.node_critical
         if inside.runtime and not no_program and is_new:
             tracked.spare(at_ns + int(SPARED_S * NS_PER_S))
+        if inside.program and tracked.is_unlimited:  # the new container has its limit by now
+            tracked.pod = replace(tracked.pod, memory_max_bytes=limit_bytes(tracked.cgroup))
     if no_program is not tracked.pod.no_program:
         tracked.pod = replace(tracked.pod, no_program=no_program)
     # A new pod is looked at in each sample. An older one rests: an event reports its next container.

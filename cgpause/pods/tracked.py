@@ -53,6 +53,8 @@ class KindSigns:
 
     given_class: PodClass = PodClass.AUTO
     """The pod's class by a rule or by its own word; AUTO where only the signs below decide."""
+    is_class_own: bool = False
+    """Whether `given_class` is the pod's own word, or AUTO: no rule sets it."""
     word: OwnWord | None = None
     """The pod's own word; None while none is known. The strongest of its containers stays: a manifest never changes."""
     word_requested: bool = False
@@ -101,6 +103,8 @@ class TrackedPod:
     """Whether this process runs in the pod; None while unknown. A pod in which it runs, or may run, is protected."""
     current_fd: int = -1
     """Descriptor on memory.current; -1 while the file cannot be opened."""
+    is_unlimited: bool = False
+    """Whether the pod's own memory.max is `max`; then `pod.memory_max_bytes` is the sum of its containers' limits."""
     usage: PodUsage | None = None
     """The usage in the last sample; None before the first one, and after a failed read."""
     oom_kills: int | None = None

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from cgpause.config.settings import Config
+from cgpause.config.settings import Config, PodClass
 from cgpause.core.cgroup_names import CgroupDriver
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, CgroupGoneError
@@ -24,6 +24,7 @@ from cgpause.kernel.cgroupfs import Cgroup, DryCgroup
 from cgpause.kernel.environment import strongest
 from cgpause.kernel.logfmt import fields
 from cgpause.pods.classify import Classifier
+from cgpause.pods.containers import limit_bytes
 from cgpause.pods.discover import PodCgroup, find_kubepods, is_populated, list_pods, paused_cgroups
 from cgpause.pods.names import read_names
 from cgpause.pods.own_pod import holds_us, own_pod_uid
@@ -144,6 +145,11 @@ class PodTree:
         return appeared, gone
 
     @property
+    def words_refused(self) -> bool:
+        """Whether this process may not read some pods' own words."""
+        return self._words.is_refused
+
+    @property
     def own_pod(self) -> TrackedPod | None:
         """The pod that this process runs in; None if there is none."""
         return next((tracked for tracked in self.pods.values() if tracked.holds_us), None)
@@ -162,6 +168,9 @@ class PodTree:
             if tracked.current_fd < 0:
                 tracked.current_fd = cgroup.open("memory.current")
             memory_max_bytes = parse_limit(cgroup.read("memory.max"), "memory.max")
+            tracked.is_unlimited = memory_max_bytes is None
+            if tracked.is_unlimited:
+                memory_max_bytes = limit_bytes(cgroup)
             tracked.marks = _read_marks(cgroup)
         except CgroupGoneError:
             trouble = "its cgroup is gone"  # the next refresh drops it
@@ -182,7 +191,9 @@ class PodTree:
             config=self.config,
             word=word,
         )
+        ruled = pod_class(pod.qos, name, self.config, None)
         tracked.signs.given_class = pod_class(pod.qos, name, self.config, word)
+        tracked.signs.is_class_own = ruled is PodClass.AUTO
         tracked.pod = replace(
             pod,
             namespace=None if name is None else name.namespace,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cgpause.config.settings import Config
-from cgpause.core.model import Action, Freeze, Pause, Pod, PodUsage, Resume, Sacrifice, Sample
+from cgpause.core.model import Action, Freeze, Pause, Pod, PodUsage, Result, Resume, Sacrifice, Sample
 from cgpause.policy import hold, watermark
 from cgpause.policy.decide import Decision, State, decide, decide_on_all, rank, see
 from cgpause.policy.serving import Place
@@ -28,6 +28,8 @@ class Verdict:
     """Whether the decision acts on the pod."""
     blocked: str = ""
     """Reason why a running pod may not be paused now; "" if it may."""
+    must_end: bool = False
+    """Whether the pod's pause ends now whatever the headroom; `why` has the reason."""
 
     @property
     def text(self) -> str:
@@ -55,7 +57,9 @@ def explain(state: State, sample: Sample, config: Config) -> tuple[Decision, tup
         number += is_candidate
         what, why = _words(pod, number, done.get(pod.cgroup), blocked, place, sample, config)
         ranked = number if is_candidate else None
-        verdicts.append(Verdict(usage, ranked, what, why, place, pod.cgroup in done, blocked or ""))
+        action = done.get(pod.cgroup)
+        must_end = isinstance(action, Resume) and action.result is not Result.ROOM
+        verdicts.append(Verdict(usage, ranked, what, why, place, action is not None, blocked or "", must_end))
     return decision, tuple(verdicts)
 
 

@@ -13,7 +13,7 @@ from helpers.trees import CAPTURED_POD, CAPTURES, FakeTree, lay_out_capture
 from cgpause.core.errors import CgpauseError, KernelWriteError
 from cgpause.core.pod_names import Names
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.pods.containers import MOST, descendants, kill_containers
+from cgpause.pods.containers import MOST, descendants, kill_containers, limit_bytes
 from cgpause.pods.names import read_names
 
 NO_NAMES = Names({}, {})
@@ -138,3 +138,30 @@ def test_a_pod_that_cannot_be_listed_is_an_error_and_a_container_that_cannot_is_
     pod.close()
     with pytest.raises(CgpauseError):
         descendants(pod)
+
+
+@pytest.mark.parametrize(
+    ("children", "expected"),
+    [
+        pytest.param([], None, id="nothing"),
+        pytest.param([("max", 400)], None, id="sandbox"),
+        pytest.param([("max", 400), ("5000", 9000)], 5000, id="container"),
+        pytest.param([("max", 400), ("5000", 9000), ("3000", 0)], 8000, id="two-containers"),
+        pytest.param([("max", 400), ("5000", 9000), ("max", 0)], None, id="one-without-a-limit"),
+        pytest.param([("5000", 9000), ("3000", 0)], 8000, id="without-a-sandbox"),
+        pytest.param([("max", 3 << 20), ("3000", 0)], None, id="without-a-sandbox-and-a-limit"),
+        pytest.param([("max", 400), ("5000", 9000), (None, 0)], None, id="unreadable"),
+    ],
+)
+def test_the_limit_of_a_pod_without_one_is_the_sum_of_its_containers(
+    pod: Cgroup, folder: Path, monkeypatch: Patch, children: list[tuple[str | None, int]], expected: int | None
+) -> None:
+    for number, (limit, used) in enumerate(children):
+        (folder / f"c{number}").mkdir()
+        (folder / f"c{number}/memory.current").write_text(f"{used}\n")
+        if limit is not None:
+            (folder / f"c{number}/memory.max").write_text(f"{limit}\n")
+    listed = [(f"c{number}", number) for number in range(len(children))]
+    listed.append((f"crio-conmon-{'a' * 64}.scope", 99))
+    monkeypatch.setattr(Cgroup, "children", lambda *_, **__: listed[::-1])
+    assert limit_bytes(pod) == expected

@@ -203,6 +203,23 @@ def test_without_the_right_the_thread_says_so_once(
     assert "CAP_SYS_PTRACE" in line
 
 
+@pytest.mark.parametrize(
+    ("config", "refused"), [(Config(), True), (Config(protect=ProtectConfig(own_word=False)), False)]
+)
+def test_a_command_knows_that_it_may_not_read_the_words(
+    fake: FakeTree, start_process: Start, monkeypatch: Patch, config: Config, refused: bool
+) -> None:
+    def refuse(*_: object) -> bytes:
+        raise PermissionError
+
+    monkeypatch.setattr(environment, "_read", refuse)
+    put(containers(fake.add_pod("web"))[0], start_process({"CGPAUSE": "protect"}))
+    tree = PodTree(str(fake.root), str(fake.log_dir), config)
+    tree.refresh(0)
+    assert tree.words_refused is refused
+    tree.close()
+
+
 def test_a_bug_costs_only_the_words_of_the_pods_that_it_meets(
     fake: FakeTree,
     start_process: Start,

@@ -33,8 +33,14 @@ tree.refresh(0)
 tree.look_for_programs(0)
 tree.read_details(0)
 pods = [tracked.pod for tracked in tree.pods.values()]
-print(json.dumps({pod.uid: [pod.kind, pod.cpu_usage_usec, pod.reclaimable_bytes, pod.protected] for pod in pods}))
+shown = ("kind", "cpu_usage_usec", "reclaimable_bytes", "memory_max_bytes", "protected")
+print(json.dumps({pod.uid: [getattr(pod, name) for name in shown] for pod in pods}))
 """
+
+
+def scope_of(pod: Path, name: str) -> Path:
+    """Return the cgroup of a pod's sandbox or container."""
+    return pod / scope_name(hashlib.sha256(f"{pod} {name}".encode()).hexdigest())
 
 
 class Pods:
@@ -87,7 +93,7 @@ class Pods:
         return pod
 
     def _scope(self, pod: Path, name: str) -> Path:
-        scope = pod / scope_name(hashlib.sha256(f"{pod} {name}".encode()).hexdigest())
+        scope = scope_of(pod, name)
         scope.mkdir()
         return scope
 
@@ -102,8 +108,8 @@ class Pods:
         return self._start(min(path for path in pod.iterdir() if path.is_dir()), argv)
 
     def look(self, without: str = "") -> dict[str, Any]:
-        """Return class, CPU time, reclaimable memory and protection of each pod, as a PodTree in the unit's sandbox
-        finds them; `without` is a capability to take from it."""
+        """Return class, CPU time, reclaimable memory, limit and protection of each pod, as a PodTree in the unit's
+        sandbox finds them; `without` is a capability to take from it."""
         unit = (REPO / "systemd" / "cgpause.service").read_text()
         sandbox = unit.partition("# --- What it may not do ---")[2].partition("[Install]")[0]
         options = [f"--property={line}" for line in sandbox.splitlines() if line and not line.startswith("#")]
@@ -154,6 +160,17 @@ def test_pods_in_which_something_listens_are_services_and_all_others_batch(pods:
     }
 
 
+def test_the_limit_of_a_pod_without_one_is_that_of_its_container(pods: Pods) -> None:
+    """kubelet gives a pod no limit if an init container has none, also when that has ended."""
+    limited, init = pods.add("limited", "none"), pods.add("init", "none")
+    for pod in (limited, init):
+        pods.add_monitor(pod)
+        (scope_of(pod, "container") / "memory.max").write_text(str(64 << 20))
+    scope_of(init, "init").mkdir()  # a container without a limit
+
+    assert {name: limit for name, (*_, limit, _) in pods.look().items()} == {"limited": 64 << 20, "init": None}
+
+
 def test_a_pod_that_kubelet_calls_critical_for_the_node_is_protected(pods: Pods) -> None:
     pods.add("csi", "none")
     Path(f"/proc/{pods.processes[-1]}/oom_score_adj").write_text("-997\n")
@@ -189,7 +206,7 @@ def test_details_are_the_kernels_own_numbers(pods: Pods) -> None:
         return sum(read_keyed(scope / "cpu.stat")["usage_usec"] for scope in scopes)
 
     before = used()
-    (_, cpu_usage_usec, reclaimable_bytes, _) = pods.look()["web"]
+    (_, cpu_usage_usec, reclaimable_bytes, *_) = pods.look()["web"]
 
     assert 0 < before <= cpu_usage_usec <= used()
     assert 0 <= reclaimable_bytes <= int((pod / "memory.current").read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -136,3 +137,16 @@ def test_run_is_the_daemon_with_its_exit_code(tree: FakeTree) -> None:
     assert done.returncode == 2
     assert b"unknown" in done.stderr
     assert b"Traceback" not in done.stderr
+
+
+def test_more_pods_than_descriptors_of_a_usual_shell(tree: FakeTree) -> None:
+    for number in range(60):
+        tree.add_pod(f"pod-{number}")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+    try:
+        for args in (["status"], ["explain", "--for", "0s"], ["pause", "pod-59"], ["resume", "pod-59"]):
+            done = process(tree, *args)
+            assert (done.returncode, done.stderr) == (0, b""), args
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

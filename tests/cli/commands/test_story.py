@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from helpers.commandline import GIB, HOSTILE, MIB, Patch, as_nobody, hostile_tree, record_of, run, with_config
+from helpers.nodes import S
 from helpers.trees import FakeTree, damage, pause_pod
 
+from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
@@ -202,6 +204,31 @@ def test_a_history_without_the_pause_that_runs_does_not_say_it_was_never_held(tr
 
     assert shown["state"][0].startswith("paused since")
     assert shown["history"] == [f"{tree.folder}/state/history.jsonl has no pause of it, not even this one"]
+
+
+@pytest.mark.parametrize("policy", ["reserve", "watermark"])
+@pytest.mark.parametrize(
+    ("rule", "paused_s", "reason"),
+    [
+        ('class = "service"', 30, "paused for the longest time allowed (9 s)"),
+        ('class = "batch"', 700, "paused for the longest time allowed (600 s)"),
+        ("protect = true", 5, "now protected: rule 1 ([[pods]] match = 'default/web')"),
+    ],
+    ids=["service", "batch", "protected"],
+)
+def test_the_rule_of_a_pause_that_must_end_is_its_reason(
+    tree: FakeTree, rule: str, paused_s: int, reason: str, policy: str
+) -> None:
+    tree.set_used(GIB * 99 // 100)
+    pause_pod(tree.root, tree.add_pod("web", 64 * MIB), since_ns=now_ns() - paused_s * S)
+    config = f"policy = '{policy}'\n[[pods]]\nmatch = 'default/web'\n{rule}\n"
+
+    decision = told(tree, "explain", "web", "--for", "0s", config=config)["decision"]
+
+    assert decision["what"] == "would resume"
+    assert decision["rule"].startswith(f"its pause ends now: {reason}")
+    table = run(tree, *with_config(tree, config), "explain", "--for", "0s", "-owide").stdout
+    assert f"would resume: {reason}"[:40] in " ".join(table.split())
 
 
 def test_a_history_that_may_not_be_read_is_no_error(open_folder: Path) -> None:

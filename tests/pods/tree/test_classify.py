@@ -11,7 +11,7 @@ from helpers.nodes import S, record
 from helpers.trees import FakeTree
 
 from cgpause.config.settings import Config, PodClass, PodRule
-from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord, PodKind
+from cgpause.core.model import CpuMax, Mechanism, Owner, OwnWord, PauseRecord, PodKind
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.listening import Inside
 from cgpause.pods import classify, programs
@@ -336,6 +336,25 @@ def test_a_pod_that_was_told_to_end_counts_as_a_service_for_ten_minutes(
     assert workloads(tree) == {"job-0": PodKind.SERVICE}
     assert not tree.classifier.kinds.known().get("default/job"), "its workload is no service"
 
+    tree.refresh(601 * S)
+    assert workloads(tree) == {"job-0": PodKind.BATCH}
+
+
+@pytest.mark.parametrize(("rules", "kind"), [((), PodKind.SERVICE), (("batch",), PodKind.BATCH)], ids=["own", "rule"])
+def test_a_stop_signal_counts_for_batch_by_its_own_word_but_not_by_a_rule(
+    fake: FakeTree, tree: PodTree, asked: Asked, rules: tuple[str, ...], kind: PodKind
+) -> None:
+    tree.config = Config(pods=tuple(PodRule(match="*/*", class_=PodClass(rule)) for rule in rules))
+    fake.add_pod("job-0")
+    tree.refresh(0)
+    (job,) = tree.pods.values()
+    job.signs.word = OwnWord.BATCH
+    tree.refresh(1)
+    assert (workloads(tree), asked.pods[1:]) == ({"job-0": PodKind.BATCH}, [])
+
+    tree.classifier.note_stop_signal(job, S)
+    tree.refresh(300 * S)
+    assert workloads(tree) == {"job-0": kind}
     tree.refresh(601 * S)
     assert workloads(tree) == {"job-0": PodKind.BATCH}
 
