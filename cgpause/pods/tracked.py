@@ -188,7 +188,9 @@ class TrackedPod:
     def is_stat_due(self, at_ns: int) -> bool:
         """Return True if memory.stat has to be read: after 10 or 60 s, after a change of the use, or without a sample.
 
-        A change is 1/64 of the use in the last sample, or any at all if more than 1/8 of it can be reclaimed.
+        A change is 1/64 of the use in the last sample, but no more than 4 MiB or 1/1024 of it: else the page cache of a
+        large pod would count as growth until the next reading, and then as a drop. It is any change at all if more than
+        1/8 of the use can be reclaimed.
 
         The kernel sums memory.stat up over all CPUs and prints sixty lines, which costs ten times as much as
         memory.current, and most pods of a node are idle. Page cache can turn into anonymous memory while memory.current
@@ -198,7 +200,7 @@ class TrackedPod:
         if at_ns >= self.stat_at_ns or usage is None:
             return True
         current = usage[0]
-        change = 0 if self.pod.reclaimable_bytes > current >> 3 else current >> 6
+        change = 0 if self.pod.reclaimable_bytes > current >> 3 else min(current >> 6, max(4 << 20, current >> 10))
         return abs(current - self.stat_bytes) > change
 
     def read_stat(self, at_ns: int) -> tuple[int, int]:

@@ -270,7 +270,7 @@ class PodTree:
         wants_cpu = self.config.reserve.sacrifice  # only sacrifices use the CPU time
         for tracked in self.pods.values():
             usage, limit = tracked.usage, tracked.pod.memory_max_bytes
-            if limit is not None and usage is not None and usage[0] > limit:
+            if limit is not None and not tracked.is_unlimited and usage is not None and usage[0] > limit:
                 # The limit was raised. With the old limit the pod would seem to need no more memory.
                 self.update_facts(tracked, at_ns)
             is_due = tracked.is_stat_due(at_ns)

@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import CgroupId, Mechanism, Pod, PodKind, PodUsage, QosClass
-from cgpause.policy.growth import LITTLE_PCT, Growth, large_bytes, noise_bytes
+from cgpause.policy.growth import Growth, large_bytes, noise_bytes, worthwhile_bytes
 from cgpause.policy.peaks import KNOWN_PEAKS
 
 HORIZON_S = 10.0
 """The growth of an unstoppable pod is reserved this far ahead, or until it can be paused if that is sooner."""
 ACTIVE_S = 30.0
 """Time over which growth is judged. A running pod is checked for `Demand.active` only if it is new, has just begun, or
-its rate takes LITTLE_PCT of the capacity within this time. It is also the growth reserved before a first large drop.
+its rate takes `worthwhile_bytes` within this time. It is also the growth reserved before a first large drop.
 With 15 s the simulated `leakers` take 16 % longer, not 21 %, but on a real kubelet one of 9 large jobs was killed."""
 _BEYOND = 0.3
 """For a pod without a limit, with n known peaks: 0.3 / (n + 1) of the highest one stays free beyond it. 1 / (n + 1) is
@@ -73,6 +73,8 @@ class Terms:
     idle_share: float
     """Idle CPUs, averaged over about a second, from 0 (every CPU is busy) to 1 (at least one is idle). Each second of a
     pause costs this many seconds of work."""
+    growing_pods: int = 1
+    """Number of growing pods; exact above MANY_PODS."""
     noise: int = field(init=False)
     """`noise_bytes` of these CPUs."""
     active_bytes: float = field(init=False)
@@ -80,7 +82,7 @@ class Terms:
 
     def __post_init__(self) -> None:
         self.noise = noise_bytes(self.cpus)
-        self.active_bytes = self.capacity_bytes * LITTLE_PCT / 100
+        self.active_bytes = worthwhile_bytes(self.capacity_bytes, self.growing_pods)
 
 
 class Demand(NamedTuple):
@@ -110,11 +112,11 @@ class Demand(NamedTuple):
     """Variance of that growth, in bytes squared."""
     active: bool
     """Whether the pod is growing: it is paused or passes the check of ACTIVE_S, may still take a page, and its expected
-    surge is more than LITTLE_PCT of the capacity."""
+    surge is worth a pause (`worthwhile_bytes`)."""
     newcomer: bool
     grows: bool
-    """Whether the pod takes LITTLE_PCT of the capacity within ACTIVE_S at its average growth, or did so before its
-    pause. A pod can be `active` without that: it grew fast up to a minute ago, and may have ended its growth."""
+    """Whether the pod takes `worthwhile_bytes` within ACTIVE_S at its average growth, or did so before its pause. A pod
+    can be `active` without that: it grew fast up to a minute ago, and may have ended its growth."""
     returns: float
     """Bytes of its present use that the pod is expected to free at its peak; it frees what it takes until then, too."""
     rate: float

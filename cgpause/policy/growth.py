@@ -25,6 +25,9 @@ CHARGE_BATCH_BYTES = 64 * 4096
 1813e51eece0, Linux 6.1)."""
 LITTLE_PCT = 0.5
 """The smallest surge that is worth a pause, and the smallest peak of a container, in percent of the capacity."""
+MANY_PODS = 20
+"""If more pods grow, smaller surges are worth a pause (`worthwhile_bytes`): 110 pods that each take 0.4 % of a large
+node fill it together."""
 
 
 class Growth(NamedTuple):
@@ -63,7 +66,8 @@ class Growth(NamedTuple):
     grew: bool = False
     """Whether the pod grew by more than noise in the last sample."""
     excused: bool = False
-    """Whether the pod runs even without headroom until it frees memory, because pauses had cost too much."""
+    """Whether the pod runs even without headroom, because pauses had cost too much: until it frees memory, or all pods
+    have headroom."""
     flow: float = 0.0
     """Growth in bytes per second, averaged over about `learn.FLOW_S` of running."""
     squares: float = 0.0
@@ -115,6 +119,11 @@ class Growths(NamedTuple):
 def noise_bytes(cpus: int) -> int:
     """Return the largest step of `memory.current` that is noise, in bytes: one charge batch on each CPU."""
     return cpus * CHARGE_BATCH_BYTES
+
+
+def worthwhile_bytes(capacity_bytes: int, growing_pods: int) -> float:
+    """Return the smallest surge that is worth a pause, in bytes."""
+    return capacity_bytes * LITTLE_PCT / 100 * min(1.0, MANY_PODS / max(growing_pods, 1))
 
 
 def large_bytes(top: int, capacity_bytes: int, noise: int) -> int:

@@ -46,7 +46,7 @@ from cgpause.policy.demand import (
     reserved_bytes,
     unbounded_bytes,
 )
-from cgpause.policy.growth import LITTLE_PCT, Growth, Growths
+from cgpause.policy.growth import MANY_PODS, Growth, Growths, noise_bytes, worthwhile_bytes
 from cgpause.policy.learn import learn
 from cgpause.policy.peaks import Peaks
 from cgpause.policy.sacrifice import UNSAFE_S, choose, freed_bytes, without_effect
@@ -69,6 +69,12 @@ if freed memory does not lower the cost; 15,682 without control."""
 FUTILE_KILLS = 2
 """Kills at the limit of kubepods since pauses began to cost. From this number on pauses are futile while no worst
 demand fits. Once futile pauses have cost PATIENCE restarts, all waiting pods of the highest waiting priority run."""
+LONGEST_WORK_S = 600.0
+"""Most work of a pod that counts as lost by a restart: a worker that has run for weeks saves its work, and its time
+would let no waiting pod be excused."""
+_LONGEST_CHARGED_S = 3.0
+"""Longest time between two samples that counts as cost. With paused pods samples come each second; a longer time is a
+suspend, in which no pod could have run."""
 _IDLE_HALF_LIFE_S = 1.0
 _LATE_HALF_LIFE_S = 10.0
 _LONGEST_LATE_S = 1.0
@@ -155,7 +161,7 @@ def left_bytes(state: ReserveState, sample: Sample, *, only_growing: bool = Fals
     reaction = reaction_s(state.late_s, sample)
     growths = state.growths
     left = grantable_bytes(sample)
-    beyond, least = 0.0, sample.headroom.capacity_bytes * LITTLE_PCT / 100 / ACTIVE_S
+    beyond, least = 0.0, worthwhile_bytes(sample.headroom.capacity_bytes, _growing_pods(growths, sample)) / ACTIVE_S
     for usage in growths.moving:
         pod, growth = usage.pod, growths.pods[usage.pod.cgroup]
         if pod.no_program or (
@@ -175,10 +181,14 @@ def left_bytes(state: ReserveState, sample: Sample, *, only_growing: bool = Fals
 
 
 def admit_all(state: ReserveState) -> ReserveState:
-    """Return the state with every newcomer admitted, for a headroom that is enough for all of them."""
+    """Return the state for a headroom that is enough for all pods: with every newcomer admitted, and no pod excused."""
     growths = state.growths
-    new = {usage.pod.cgroup for usage in growths.moving if not growths.pods[usage.pod.cgroup].admitted}
-    return state._replace(growths=_marked(growths, new, ())) if new else state
+    pods = {
+        usage.pod.cgroup: one._replace(admitted=True, excused=False)
+        for usage in growths.moving
+        if (one := growths.pods[usage.pod.cgroup]).excused or not one.admitted
+    }
+    return state._replace(growths=growths._replace(pods={**growths.pods, **pods})) if pods else state
 
 
 def step(
@@ -290,7 +300,8 @@ def _charge(state: ReserveState, sample: Sample, running: int, waiting: Sequence
     kept_s = _cost_after_freeing_s(state, waiting)
     kills_before = state.kills_before if kept_s and state.kills_before is not None else sample.limit_kills
     is_futile = unsafe and sample.limit_kills - kills_before >= FUTILE_KILLS
-    return _Cost(kept_s + runnable * state.elapsed_s, kills_before, is_futile)
+    elapsed_s = min(state.elapsed_s, _LONGEST_CHARGED_S)
+    return _Cost(kept_s + runnable * elapsed_s, kills_before, is_futile)
 
 
 def _with_excused(places: list[Place], excused: Sequence[Demand], grantable: float) -> list[Place]:
@@ -379,7 +390,7 @@ def _excuse(
     """
     if not waiting or cost_s < BACKOFF_S:
         return ()
-    ran_s = [growths.pods[one.usage.pod.cgroup].ran_ns / NS_PER_S for one in active]
+    ran_s = [min(growths.pods[one.usage.pod.cgroup].ran_ns / NS_PER_S, LONGEST_WORK_S) for one in active]
     saving_s = BACKOFF_S + fmean(ran_s)
     if cost_s < saving_s:
         return ()
@@ -412,7 +423,16 @@ def _terms(state: ReserveState, sample: Sample) -> Terms:
         reaction_s(state.late_s, sample),
         sample.cpus,
         min(max(state.idle_cpus, 0.0), 1.0),
+        _growing_pods(state.growths, sample),
     )
+
+
+def _growing_pods(growths: Growths, sample: Sample) -> int:
+    """Return the number of growing pods, for `worthwhile_bytes`: up to MANY_PODS all that may grow count."""
+    if len(growths.moving) <= MANY_PODS:
+        return len(growths.moving)
+    noise = noise_bytes(sample.cpus)
+    return sum(growths.pods[usage.pod.cgroup].flow * ACTIVE_S > noise for usage in growths.moving)
 
 
 def reaction_s(late_s: float, sample: Sample) -> float:

@@ -88,6 +88,13 @@ def test_kills_count_from_the_time_from_which_pauses_cost(
     assert node.step(given_mib=given_mib).state.kills_before == expected
 
 
+def test_the_cost_of_a_suspend_and_of_weeks_of_work_is_bounded() -> None:
+    asleep = waiting(0.0).step(elapsed_s=120.0)
+    assert (asleep.state.cost_s, asleep.actions) == (3.0, ())
+    worker = waiting(BACKOFF_S + 600, ran_s=30 * 86_400.0)
+    assert [action.pod.uid for action in worker.step().actions] == ["b"]
+
+
 def test_a_pod_fits_if_the_first_and_the_excused_pods_leave_its_expected_demand() -> None:
     assert waiting(BACKOFF_S, free=110).does() == {"b": "resume"}
     assert waiting(BACKOFF_S, free=109.9).does() == {}

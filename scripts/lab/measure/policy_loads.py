@@ -204,23 +204,27 @@ def _slow(
     return Node(_pods("slow", 12, wave, peaks[1] + 10, lambda: chance.uniform(0.3, 1)), cpus=cpus)
 
 
+def _grow_later(base_bytes: int, freed_bytes: int, wait_s: float, wave: Wave) -> Behaviour:
+    """Return a container that takes and frees memory beyond its base, so that its base is known, and grows later."""
+
+    def behave() -> Iterator[Step]:
+        yield fill(base_bytes)
+        yield Step(sleep_s=8.0)
+        yield fill(freed_bytes)
+        yield Step(sleep_s=0.5)
+        yield Step(free_bytes=freed_bytes)
+        yield Step(sleep_s=wait_s)
+        yield from wave()
+
+    return behave
+
+
 def _steady(chance: Random) -> Node:
     speeds = chance.choice([(60, 150), (150, 280)])
 
     def job(number: int) -> Behaviour:
         wave = Wave(0, int(chance.uniform(1350, 1650)) * MIB, chance.uniform(*speeds) * MIB, unit_bytes=2 * MIB)
-        wait_s = 3.0 * (32 - number) + chance.uniform(0, 5)
-
-        def behave() -> Iterator[Step]:
-            yield fill(300 * MIB)
-            yield Step(sleep_s=8.0)
-            yield fill(60 * MIB)
-            yield Step(sleep_s=0.5)
-            yield Step(free_bytes=60 * MIB)
-            yield Step(sleep_s=wait_s)
-            yield from wave()
-
-        return behave
+        return _grow_later(300 * MIB, 60 * MIB, 3.0 * (32 - number) + chance.uniform(0, 5), wave)
 
     keeper = SimPod("keeper", leak(21 * GIB, 4e9), limit_bytes=22 * GIB, lasts_s=_EVER)
     jobs = [SimPod(f"job-{n}", job(n), limit_bytes=2 * GIB, start_s=3.0 * n) for n in range(12)]
@@ -290,6 +294,16 @@ def _small(chance: Random) -> Node:
         return Wave(15 * MIB, peak_bytes, bytes_per_s, 5, unit_bytes=MIB, work_s=0.05, random=seed)
 
     return Node(_pods("small", 110, wave, 80, lambda: 0.05), cpus=8, capacity_bytes=int(3.5 * GIB))
+
+
+def _many(chance: Random) -> Node:
+    def job() -> Behaviour:
+        wave = Wave(
+            0, int(chance.uniform(1.7, 2.3) * GIB), chance.uniform(30, 60) * MIB, unit_bytes=2 * MIB, stay_s=5.0
+        )
+        return _grow_later(7 * GIB // 2, 700 * MIB, chance.uniform(120, 125), wave)
+
+    return Node(_pods("many", 110, job, 6 * 1024, lambda: 0.1), cpus=64, capacity_bytes=512 * GIB)
 
 
 def _unlimited_one(chance: Random) -> Node:
@@ -370,6 +384,11 @@ ADVERSARIES: Final = {
         _beside_new_idle,
     ),
     "small": Adversary("110 pods go from 15 to up to 78 MiB and back, five times, on 3.5 GiB and 8 CPUs", _small),
+    "many": Adversary(
+        "110 pods of 3.5 GiB, which once took and freed 700 MiB, take 2 GiB more together, by 30 to 60 MiB/s, and end; "
+        "limit 6 GiB; 64 CPUs, 512 GiB",
+        _many,
+    ),
     "unlimited1": Adversary(
         "a pod without a limit goes to 3.4 GiB three times, beside 6 jobs of 400 MiB", _unlimited_one
     ),

@@ -145,7 +145,7 @@ def test_more_pods_than_descriptors_of_a_usual_shell(tree: FakeTree) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
     try:
-        for args in (["status"], ["explain", "--for", "0s"], ["pause", "pod-59"], ["resume", "pod-59"]):
+        for args in (["status"], ["explain", "--for", "1s"], ["pause", "pod-59"], ["resume", "pod-59"]):
             done = process(tree, *args)
             assert (done.returncode, done.stderr) == (0, b""), args
     finally:

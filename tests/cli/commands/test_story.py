@@ -223,11 +223,11 @@ def test_the_rule_of_a_pause_that_must_end_is_its_reason(
     pause_pod(tree.root, tree.add_pod("web", 64 * MIB), since_ns=now_ns() - paused_s * S)
     config = f"policy = '{policy}'\n[[pods]]\nmatch = 'default/web'\n{rule}\n"
 
-    decision = told(tree, "explain", "web", "--for", "0s", config=config)["decision"]
+    decision = told(tree, "explain", "web", "--for", "1s", config=config)["decision"]
 
     assert decision["what"] == "would resume"
     assert decision["rule"].startswith(f"its pause ends now: {reason}")
-    table = run(tree, *with_config(tree, config), "explain", "--for", "0s", "-owide").stdout
+    table = run(tree, *with_config(tree, config), "explain", "--for", "1s", "-owide").stdout
     assert f"would resume: {reason}"[:40] in " ".join(table.split())
 
 

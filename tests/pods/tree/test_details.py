@@ -88,28 +88,37 @@ def test_tmpfs_is_read_beside_page_cache(fake: FakeTree, tree: PodTree) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reclaimable", "change", "seen"),
+    ("used", "reclaimable", "change", "seen"),
     [
-        (0, 0, 0),
-        (0, 1 << 14, 0),
-        (0, 1 << 15, 7),
-        (0, -(1 << 15), 7),
-        (1 << 17, 1 << 14, 1 << 17),
-        ((1 << 17) + 1, 0, (1 << 17) + 1),
-        ((1 << 17) + 1, 1, 7),  # so much page cache could turn into anonymous memory at the same memory.current
+        (1 << 20, 0, 0, 0),
+        (1 << 20, 0, 1 << 14, 0),
+        (1 << 20, 0, 1 << 15, 7),
+        (1 << 20, 0, -(1 << 15), 7),
+        (1 << 30, 0, 4 << 20, 0),
+        (1 << 30, 0, (4 << 20) + 1, 7),  # a 64th is 16 MiB, which would count as growth until the next reading
+        (8 << 30, 0, 7 << 20, 0),
+        (8 << 30, 0, 9 << 20, 7),
+        (1 << 20, 1 << 17, 1 << 14, 1 << 17),
+        (1 << 20, (1 << 17) + 1, 0, (1 << 17) + 1),
+        (
+            1 << 20,
+            (1 << 17) + 1,
+            1,
+            7,
+        ),  # so much page cache could turn into anonymous memory without a change
     ],
 )
 def test_memory_stat_is_read_again_where_something_may_have_changed(
-    fake: FakeTree, tree: PodTree, reclaimable: int, change: int, seen: int
+    fake: FakeTree, tree: PodTree, used: int, reclaimable: int, change: int, seen: int
 ) -> None:
     pod = fake.add_pod("web")
     current = pod / "memory.current"
-    current.write_text(f"{1 << 20}\n")
+    current.write_text(f"{used}\n")
     write_stats(pod, reclaimable, 0, 0)
     tree.refresh(0)
     read_details(tree, S)
     assert details(tree)["web"][0] == reclaimable
-    current.write_text(f"{(1 << 20) + change}\n")
+    current.write_text(f"{used + change}\n")
     write_stats(pod, 7, 0, 0)
     read_details(tree, 2 * S)
     assert details(tree)["web"][0] == seen
