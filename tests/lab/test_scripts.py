@@ -1,15 +1,17 @@
-"""The modules that the shell scripts run, and the pages that they write."""
+"""The modules that the shell scripts run, and the pages that they write, with the commit that a page names."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from lab.measure.experiment_results import RESULTS, load
+from lab.measure.experiment_results import RESULTS, code_of, load
 from lab.pages.report import Report, find_report
+from lab.vm.host import commit_of
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 PAGES = SCRIPTS / "lab/pages"
@@ -42,3 +44,29 @@ def test_every_page_is_what_its_results_say(path: Path) -> None:
         assert module.REPORT.is_current()
     else:
         assert module.render(load(RESULTS)) == (RESULTS.parent / module.REPORT).read_text()
+
+
+def test_commit_and_code_say_when_the_tree_is_another(tmp_path: Path) -> None:
+    for name in ("cgpause/core.py", "scripts/lab/bed/trial.py", "scripts/bench", "docs/page.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.org"]
+
+    def commit() -> tuple[str, str]:
+        for words in (["add", "."], ["commit", "-q", "-m", "one"]):
+            subprocess.run([*git, *words], check=True)
+        return commit_of(tmp_path), code_of(tmp_path)
+
+    assert (commit_of(tmp_path), code_of(tmp_path)) == ("unknown", "unknown")
+    subprocess.run([*git, "init", "-q"], check=True)
+    commit_1, code = commit()
+
+    (tmp_path / "docs/page.md").write_text("results")
+    assert (commit_of(tmp_path), code_of(tmp_path)) == (commit_1, code)
+    (tmp_path / "scripts/bench").write_text("a part more")
+    assert (commit_of(tmp_path), code_of(tmp_path)) == (f"{commit_1}+dirty", code)
+    commit_2, same = commit()
+    assert (commit_2 != commit_1, same) == (True, code)
+    (tmp_path / "scripts/lab/bed/trial.py").write_text("x = 1")
+    assert (commit_of(tmp_path), code_of(tmp_path)) == (f"{commit_2}+dirty", f"{code}+dirty")
+    assert commit()[1] != code
