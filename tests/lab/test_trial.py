@@ -1,68 +1,18 @@
-"""A trial's pure parts: its load, its arms' configurations, and its report."""
+"""A trial's pure parts: its arms' configurations, and its counts."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
-from lab.bed.arms import ARMS, Setting, cgpause_config, nohang_config, oomd_config
+from lab.bed.arms import cgpause_config, nohang_config, oomd_config
 from lab.bed.kubelet import JobTimes, Outcome
 from lab.bed.kubepods import MIB
-from lab.bed.stage import make_jobs
-from lab.bed.trial import JOBS, Plan, capacity_bytes, load_of, main, of_jobs
+from lab.bed.trial import of_jobs
 from lab.vm.host import LabError
 
 from cgpause.config.load import parse_config
 from cgpause.config.settings import Config, HowPaused
 from cgpause.core.model import Policy
 from cgpause.offline.simulate.kubelet import oom_score_adj
-
-PLAN = Plan(setting=Setting.KUBEPODS, share=16, oversubscription=1.5, arm="none", seed=1, work=1000)
-
-
-@pytest.mark.parametrize("share", list(JOBS))
-def test_the_load_is_the_papers(share: int) -> None:
-    load = load_of(replace(PLAN, share=share), 384 * MIB)
-
-    assert load.limit_bytes == 384 * MIB // share
-    assert load.unit_bytes * 8 == load.limit_bytes
-    assert load.jobs == {16: 33, 8: 17, 4: 8}[share]
-
-
-def test_every_arm_has_the_same_jobs_for_a_seed() -> None:
-    jobs = {arm: make_jobs(load_of(replace(PLAN, arm=arm), 384 * MIB), Path("w")) for arm in ARMS}
-
-    assert all(jobs["none"] == others for others in jobs.values())
-
-
-@pytest.mark.parametrize(
-    ("changes", "available_mib", "expected_mib"),
-    [
-        pytest.param({}, 1300, 384, id="kubepods"),
-        pytest.param({"capacity_mib": 256}, 1300, 256, id="kubepods-as-asked"),
-        pytest.param({"setting": Setting.NODE}, 428, 384, id="node-less-a-rest"),
-        pytest.param({"setting": Setting.NODE}, 684, 384, id="node-with-ballast"),
-    ],
-)
-def test_capacity_is_what_can_be_allotted(changes: dict[str, object], available_mib: int, expected_mib: int) -> None:
-    plan = replace(PLAN, **changes)  # type: ignore[arg-type]
-
-    assert expected_mib * MIB == capacity_bytes(plan, available_mib * MIB)
-
-
-@pytest.mark.parametrize(
-    ("changes", "available_mib"),
-    [
-        pytest.param({}, 400, id="kubepods"),
-        pytest.param({"arm": "unlimited"}, 600, id="unlimited-needs-what-limits-add-up-to"),
-        pytest.param({"setting": Setting.NODE}, 427, id="node"),
-        pytest.param({"setting": Setting.NODE}, 685, id="node-that-ballast-would-fill"),
-    ],
-)
-def test_a_machine_that_does_not_fit_is_refused(changes: dict[str, object], available_mib: int) -> None:
-    with pytest.raises(LabError, match="available memory"):
-        capacity_bytes(replace(PLAN, **changes), available_mib * MIB)  # type: ignore[arg-type]
 
 
 def test_the_stock_arm_has_the_defaults() -> None:
@@ -111,24 +61,10 @@ def test_restarts_the_kernel_did_not_cause_are_the_peers() -> None:
         "a": JobTimes(waiting_s=1, running_s=2, restarts=3, cpu_s=1.5, lost_cpu_s=1),
         "b": JobTimes(waiting_s=3, running_s=4, cpu_s=0.5),
     }
-    told = of_jobs(Outcome(finished=2, total_s=9, restarts=3, oom_kills=1, lost_cpu_s=1, jobs=jobs), jobs=2)
+    outcome = Outcome(finished=2, total_s=9, restarts=3, oom_kills=1, lost_cpu_s=1, jobs=jobs)
+    told = of_jobs(outcome, jobs=2)
 
     assert (told["restarts"], told["oom_kills"], told["peer_kills"]) == (3, 1, 2)
     assert (told["waiting_mean_s"], told["waiting_max_s"], told["running_mean_s"]) == (2, 3, 3)
     assert (told["cpu_s"], told["lost_cpu_s"], told["timed_out"]) == (2, 1, False)
-
-
-def test_a_trial_that_did_not_finish_timed_out() -> None:
-    outcome = Outcome(finished=1, total_s=9, restarts=0, oom_kills=0, lost_cpu_s=0, jobs={"a": JobTimes()})
-
-    assert of_jobs(outcome, jobs=2)["timed_out"] is True
-
-
-def test_an_arm_without_meaning_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    words = ["run", "--setting", "node", "--share", "16", "--oversub", "1.5", "--arm", "unlimited", "--seed", "1"]
-
-    assert main([*words, "--work", "1"]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "unlimited has no meaning in the setting node" in said.err
+    assert of_jobs(outcome, jobs=3)["timed_out"] is True
