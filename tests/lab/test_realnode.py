@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import json
-import tarfile
 from typing import Any
 
 import pytest
-from lab.measure.realnode.image import IMAGE, image_archive
 from lab.measure.realnode.node import Outcome, Pod, outcomes
 
 from cgpause.core.cgroup_names import is_static_uid, pod_uid
@@ -25,15 +21,6 @@ def test_cgpause_takes_a_pod_with_a_uid_of_its_own_for_one_of_the_api() -> None:
 
     assert pod_uid(pod.cgroup.name) == pod.uid == pod.manifest()["metadata"]["uid"]
     assert not is_static_uid(pod.uid)
-
-
-def test_a_pod_has_only_the_limits_and_the_probe_that_it_is_given() -> None:
-    (bare,) = Pod("a", ["idle"]).manifest()["spec"]["containers"]
-    (full,) = Pod("b", ["serve", "80"], 64, cpu_limit="500m", port=80).manifest()["spec"]["containers"]
-
-    assert (bare["resources"]["limits"], "livenessProbe" in bare) == ({}, False)
-    assert full["resources"]["limits"] == {"memory": "64", "cpu": "500m"}
-    assert full["livenessProbe"]["httpGet"]["port"] == 80
 
 
 @pytest.mark.parametrize(
@@ -54,19 +41,3 @@ def test_a_pod_has_only_the_limits_and_the_probe_that_it_is_given() -> None:
 )
 def test_kubelet_says_what_became_of_a_pod(answer: dict[str, Any], expected: Outcome) -> None:
     assert outcomes(answer) == {"u": expected}
-
-
-def test_a_kubelet_without_pods_says_nothing() -> None:
-    assert outcomes({"items": None}) == {}
-
-
-def test_the_image_is_an_archive_that_containerd_reads() -> None:
-    with tarfile.open(fileobj=io.BytesIO(image_archive(b"program"))) as archive:
-        (manifest,) = json.load(archive.extractfile("manifest.json") or io.BytesIO())
-        names = archive.getnames()
-        with tarfile.open(fileobj=archive.extractfile("layer.tar")) as layer:
-            assert layer.getmember("pause").mode == 0o755
-            assert layer.getmember("lib64").linkname == "usr/lib64"
-
-    assert manifest["RepoTags"] == [IMAGE]
-    assert {manifest["Config"], *manifest["Layers"]} <= set(names)
