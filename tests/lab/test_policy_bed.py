@@ -5,43 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lab.measure.policy_bed import ARMS, CPUS, NAMES, SLOW_CPUS, SLOW_START_S, load_seeds, tasks
-from lab.measure.policy_hour import PODS, hour
-from lab.measure.policy_loads import ADVERSARIES, STARTING_CPUS, run, starting
-from lab.measure.policy_noise import NOISE_CPUS
+from lab.measure.policy_loads import ADVERSARIES, run
 from lab.pages.policy_report import cells_of, losses, where_it_loses
 
 from cgpause.config.settings import Config
-from cgpause.offline.simulate.pods import Probe
-
-
-def test_every_run_is_asked_for_once() -> None:
-    asked = tasks([1, 2])
-    assert len(asked) == len(set(asked))
-    presets = len(NAMES) * (len(CPUS) + len(SLOW_CPUS) * len(SLOW_START_S)) * len(ARMS) * 2
-    others = (len(ADVERSARIES) + len(STARTING_CPUS)) * 2 * len(load_seeds([1, 2]))
-    assert len(asked) == presets + others + len(NOISE_CPUS)
 
 
 def test_the_same_seed_makes_the_same_load() -> None:
     first, again, other = (run(ADVERSARIES["waiting"].node(seed), Config(), 1) for seed in (1, 1, 2))
     assert first == again != other
-
-
-def test_a_service_that_starts_slowly_answers_once_it_has_run_long_enough() -> None:
-    outcome = run(starting(16, 1), None, 1)
-    assert outcome.probe_kills == 0
-    node = starting(16, 1)
-    for pod in node.pods:
-        if pod.probe is not None:
-            pod.probe = Probe()  # without an initial delay
-    assert run(node, None, 1).probe_kills > 0
-
-
-def test_an_hour_of_many_nodes_is_simulated_with_their_daemons() -> None:
-    found = hour(nodes=2, seconds=120.0)
-    assert (found["nodes"], found["pods"], found["pauses"]) == (2, 2 * PODS, 0)
-    assert 30 < found["used_pct"] < 60
 
 
 def cell(**otherwise: float) -> list[dict[str, Any]]:

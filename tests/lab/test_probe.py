@@ -1,25 +1,13 @@
-"""The pure parts of the lab's liveness run, and its service and prober run natively."""
+"""The pure parts of the lab's liveness run."""
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
 import pytest
-from lab.bed.kubepods import make_uid
 from lab.bed.services import Plan, Probes, add_up
 from lab.measure.probe import Held, config_text, tell_apart
-from lab.vm.build import ensure_program
 
 from cgpause.config.load import parse_config
-from cgpause.config.settings import Config, HowPaused
-from cgpause.core.model import QosClass
-from cgpause.core.pod_names import PodName
-from cgpause.policy.protect import protection
-
-PORT = "18643"
+from cgpause.config.settings import Config
 
 
 def take_all(probes: Probes, verdicts: str) -> list[bool]:
@@ -66,47 +54,8 @@ def test_unscaled_the_daemon_runs_with_its_default_configuration() -> None:
     assert parse_config(config_text(Plan()), "probe") == Config()
 
 
-def test_services_can_be_the_only_ones_to_be_held() -> None:
-    config = parse_config(config_text(Plan(hold_services=True)), "probe")
-
-    def protected(name: str) -> bool:
-        pod = PodName("demo", name)
-        burstable = QosClass.BURSTABLE
-        return (
-            protection(uid=make_uid(name), qos=burstable, name=pod, opt_outs=(), holds_us=False, config=config)
-            is not None
-        )
-
-    assert config.mechanism is HowPaused.FREEZE
-    assert (protected("batch-00"), protected("service-0")) == (True, False)
-
-
 def test_holds_are_told_apart_by_their_pods() -> None:
     service, batch = tell_apart([("s", 2.5), ("b", 20.0), ("s", 4.0)], {"s"})
 
     assert service == Held(pauses=2, paused_s=6.5, longest_s=4.0)
     assert batch == Held(pauses=1, paused_s=20.0, longest_s=20.0)
-
-
-@contextmanager
-def serving(program: Path) -> Iterator[subprocess.Popen[bytes]]:
-    service = subprocess.Popen([program, "serve", PORT, str(1 << 20), str(2 << 20), "10"])
-    try:
-        yield service
-    finally:
-        service.kill()
-        service.wait()
-
-
-def test_the_prober_tells_a_service_from_none() -> None:
-    program = ensure_program("service")
-    command = [str(program), "probe", "http", PORT, "0", "20", "5000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as prober:
-        assert prober.stdout is not None
-        try:
-            assert prober.stdout.readline().startswith("missed ")
-            with serving(program):
-                assert any(line.startswith("answered ") for line in prober.stdout)
-            assert any(line.startswith("missed ") for line in prober.stdout)
-        finally:
-            prober.kill()

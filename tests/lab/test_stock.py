@@ -10,11 +10,9 @@ from lab.bed.arms import CONFIG
 from lab.bed.kubelet import JobTimes, Outcome
 from lab.bed.kubepods import make_uid
 from lab.measure import stock
-from lab.measure.stock_loads import LOADS, PROGRAMS, Load, Tools, nolimit, programs
+from lab.measure.stock_loads import LOADS, PROGRAMS, Load, Tools, programs
 from lab.pages.stock_report import LOADS as DESCRIBED
 from lab.pages.stock_report import where_worse
-from lab.vm.image import PROGRAMS as PACKAGES
-from lab.vm.image import packages_of
 
 from cgpause.config.load import parse_config
 from cgpause.config.settings import Config
@@ -41,19 +39,6 @@ def test_a_seed_decides_sizes_and_starts() -> None:
     assert all(first[name] != second[name] for name in first)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_every_load_needs_more_than_there_is(seed: int) -> None:
-    for name, load in all_loads(seed).items():
-        if name == "idle":
-            peaks = [int(job.argv[2]) for job in load.jobs]
-            assert sum(sorted(peaks)[:2]) < load.capacity_bytes < sum(peaks)
-            assert len(load.lasting) >= 7
-        elif not name.startswith("nolimit"):
-            limits = [job.limit_bytes for job in load.jobs if job.limit_bytes]
-            assert len(limits) == len(load.jobs)
-            assert sum(limits) > 1.9 * load.oversubscription * load.capacity_bytes
-
-
 def test_no_pod_is_protected_by_the_stock_configuration() -> None:
     config = parse_config(CONFIG.read_text(), "config.toml")
     assert config == Config()
@@ -67,20 +52,6 @@ def test_no_pod_is_protected_by_the_stock_configuration() -> None:
             )
 
 
-def test_generations_share_a_name_up_to_the_suffix_and_need_about_the_same() -> None:
-    load = nolimit(1, TOOLS, generations=4)
-    assert load.count == 8
-    for first in load.jobs:
-        chain = [first]
-        while (after := load.followers.get(chain[-1].name)) is not None:
-            chain.append(after)
-        assert len({job.name for job in chain}) == 4
-        assert len({job.name.rpartition("-")[0] for job in chain}) == 1
-        assert all(job.limit_bytes is None for job in chain)
-        peaks = [int(job.argv[2]) for job in chain]
-        assert max(peaks) < 1.1 * min(peaks)
-
-
 def test_pauses_of_jobs_and_of_other_pods_are_counted_apart() -> None:
     load = LOADS["idle"](1, TOOLS)
     trial = stock.Trial("idle", stock.STOCK, 1, load)
@@ -91,11 +62,6 @@ def test_pauses_of_jobs_and_of_other_pods_are_counted_apart() -> None:
     assert (result["jobs"], result["finished"], result["all_finished"]) == (3, 2, False)
     assert (result["pauses"], result["paused_s"], result["longest_pause_s"]) == (2, 14.0, 9.0)
     assert result["other_pauses"] == 2
-
-
-def test_the_programs_have_an_image_of_their_own() -> None:
-    assert set(PACKAGES) <= set(packages_of("", programs=True))
-    assert not set(PACKAGES) & set(packages_of(""))
 
 
 def run(arm: str, **otherwise: object) -> dict[str, Any]:
