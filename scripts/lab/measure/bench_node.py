@@ -90,8 +90,3 @@ class BusyNode:
     def moving(self) -> tuple[PodUsage, ...]:
         """The pods that the policy regards as moving."""
         return self._state.reserve.growths.moving
-
-    @property
-    def paused(self) -> tuple[str, ...]:
-        """UIDs of the pods that are paused now."""
-        return tuple(pod.uid for pod in self._pods if pod.paused is not None)

@@ -18,11 +18,10 @@ import json
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from lab.measure.experiment_results import (
     ALL_ARMS,
@@ -68,25 +67,8 @@ class Facts:
     work: int
 
 
-class Guest(Protocol):
-    """A booted machine that runs trials."""
-
-    facts: Facts
-
-    def run(self, trial: Trial, work: int) -> dict[str, Any]:
-        """Run a trial and return its JSON.
-
-        Raises:
-            LabError: the trial failed or took too long, or the machine was lost.
-        """
-
-
-BootGuest = Callable[[str], AbstractContextManager[Guest]]
-"""Function that boots a guest for a setting, or raises LabError."""
-
-
-class VmGuest:
-    """A guest in a VM."""
+class Guest:
+    """A booted VM that runs trials."""
 
     def __init__(self, vm: Vm, memory: str) -> None:
         self._vm = vm
@@ -94,7 +76,11 @@ class VmGuest:
         self.facts = Facts(memory, answer["kernel"], COUNTED_MACHINE, answer["work"])
 
     def run(self, trial: Trial, work: int) -> dict[str, Any]:
-        """Run a trial and return its JSON."""
+        """Run a trial and return its JSON.
+
+        Raises:
+            LabError: the trial failed or took too long, or the VM was lost.
+        """
         cell = trial.cell
         words: list[object] = ["run", "--setting", cell.setting, "--share", cell.share]
         words += ["--oversub", cell.oversubscription, "--arm", trial.arm, "--seed", trial.seed]
@@ -112,21 +98,21 @@ class VmGuest:
 
 @contextlib.contextmanager
 def boot_vm(setting: str) -> Iterator[Guest]:
-    """Boot a VM for this setting; remove it at the end."""
+    """Boot a VM for this setting, or raise LabError; remove the VM at the end."""
     memory = MEMORY[setting]
     with Vm(Machine(memory=memory, cpus=1, counted=True)) as vm:
-        yield VmGuest(vm, memory)
+        yield Guest(vm, memory)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A selection of trials."""
 
-    settings: Sequence[str] = tuple(ARMS)
-    shares: Sequence[int] = SHARES
-    oversubscriptions: Sequence[float] = OVERSUBSCRIPTIONS
-    arms: Sequence[str] = ALL_ARMS
-    seeds: Sequence[int] = SEEDS
+    settings: Sequence[str]
+    shares: Sequence[int]
+    oversubscriptions: Sequence[float]
+    arms: Sequence[str]
+    seeds: Sequence[int]
 
     def batches(self) -> list[list[Trial]]:
         """Return the trials, a list for each boot: all loads with the first seed before the second seed.
@@ -145,22 +131,9 @@ class Wanted:
 class Driver:
     """Runs trials, and saves the results file after each one."""
 
-    def __init__(
-        self,
-        results: Results,
-        path: Path,
-        boot: BootGuest = boot_vm,
-        *,
-        code: Callable[[], str] = code_of,
-        commit: Callable[[], str] = commit_of,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, results: Results, path: Path) -> None:
         self.results = results
         self._path = path
-        self._boot = boot
-        self._code = code
-        self._commit = commit
-        self._clock = clock
         self._deadline: float | None = None
         self._longest_s = 0.0
         self._total = self._done = 0
@@ -172,8 +145,8 @@ class Driver:
         Raises:
             LabError: no guest boots, or the results file cannot be written.
         """
-        self._deadline = None if minutes is None else self._clock() + minutes * 60
-        code = self._code()
+        self._deadline = None if minutes is None else time.monotonic() + minutes * 60
+        code = code_of()
         missing = [[trial for trial in batch if not self.results.has(trial, code)] for batch in batches]
         self._total, self._done, wanted = sum(map(len, missing)), 0, sum(map(len, batches))
         say(f"{self._total} trials to run, {wanted - self._total} of the {wanted} wanted are there already")
@@ -189,13 +162,13 @@ class Driver:
 
     def _time_is_up(self) -> bool:
         # A trial begins only if even the longest one so far would end in time.
-        return self._deadline is not None and self._clock() + self._longest_s >= self._deadline
+        return self._deadline is not None and time.monotonic() + self._longest_s >= self._deadline
 
     def _run_on_one_boot(self, todo: deque[Trial]) -> None:
         """Boot a guest, and run trials from `todo` until it is empty, the time is up, or a trial fails."""
         setting = todo[0].cell.setting
-        code = self._code()
-        with self._boot(setting) as guest:
+        code = code_of()
+        with boot_vm(setting) as guest:
             boot = self._enter(guest.facts, setting, code)
             while todo and not self._time_is_up():
                 if not self._try(guest, boot, todo.popleft()):
@@ -210,7 +183,7 @@ class Driver:
             kernel=facts.kernel,
             machine=facts.machine,
             date=date,
-            commit=self._commit(),
+            commit=commit_of(),
             code=code,
             work=self.results.work_on(facts.kernel, facts.machine) or facts.work,
             bed=BED,
@@ -220,7 +193,7 @@ class Driver:
 
     def _try(self, guest: Guest, boot: Boot, trial: Trial) -> bool:
         """Run one trial and save its result; return False if it failed and the boot must end."""
-        started = self._clock()
+        started = time.monotonic()
         self._done += 1
         try:
             answer = guest.run(trial, boot.work)
@@ -228,7 +201,7 @@ class Driver:
             say(f"[{self._done}/{self._total}] {trial} failed: {e}")
             self.failed.append(trial)
             return False
-        self._longest_s = max(self._longest_s, self._clock() - started)
+        self._longest_s = max(self._longest_s, time.monotonic() - started)
         result = Result(trial, boot.number, figures(answer))
         self.results.add(result)
         self.results.save(self._path)

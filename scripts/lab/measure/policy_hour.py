@@ -20,16 +20,16 @@ _LIMITS_PCT: Final = 60
 _MACHINE: Final = Machine(capacity_bytes=64 << 30, cpus=16, page_s=1.7e-6, charged_bytes=300 << 10, make_s=0.2)
 
 
-def hour(nodes: int = NODES, seconds: float = HOUR_S) -> dict[str, Any]:
+def hour() -> dict[str, Any]:
     """Simulate pods whose limits add up to 60 % of each node and whose memory moves every two minutes."""
     limit = _MACHINE.capacity_bytes * _LIMITS_PCT // 100 // PODS
-    jobs = Jobs("steady", PODS * nodes, limit, limit // 8, 10_000, 0.2, 120.0, 100)
+    jobs = Jobs("steady", PODS * NODES, limit, limit // 8, 10_000, 0.2, 120.0, 100)
     begun_s = time.process_time()
-    outcome = simulate(Load("hour", _MACHINE, 1.0, (jobs,), nodes, seconds), Config(), seed=1)
+    outcome = simulate(Load("hour", _MACHINE, 1.0, (jobs,), NODES, HOUR_S), Config(), seed=1)
     return {
-        "nodes": nodes,
+        "nodes": NODES,
         "pods": outcome.jobs,
-        "seconds": seconds,
+        "seconds": HOUR_S,
         "used_pct": round(outcome.used_mean_pct, 1),
         "pauses": outcome.pauses,
         "cpu_s": round(time.process_time() - begun_s, 1),

@@ -16,21 +16,21 @@ BUILD = REPO / "build"
 _FLAGS = ("-O2", "-static", "-Wall", "-Wextra", "-Werror", "-std=c11")
 
 
-def ensure_program(name: str, build: Path = BUILD) -> Path:
-    """Return the path of a program, compiled from the present scripts/lab/bed/<name>.c.
+def ensure_program(name: str) -> Path:
+    """Return the path of a program in BUILD, compiled from the present scripts/lab/bed/<name>.c.
 
     Raises:
         LabError: there is no compiler, or the compiler failed.
     """
     source = REPO / "scripts/lab/bed" / f"{name}.c"
-    program = build / name
-    stamp = build / f"{name}.stamp"
+    program = BUILD / name
+    stamp = BUILD / f"{name}.stamp"
     wanted = hashlib.sha256(" ".join(_FLAGS).encode() + source.read_bytes()).hexdigest()
     if program.exists() and stamp.exists() and stamp.read_text() == wanted:
         return program
-    build.mkdir(exist_ok=True)
+    BUILD.mkdir(exist_ok=True)
     # Written elsewhere and renamed: with two builders at once, the program is always complete.
-    with tempfile.TemporaryDirectory(prefix=f"{name}.", dir=build) as folder:
+    with tempfile.TemporaryDirectory(prefix=f"{name}.", dir=BUILD) as folder:
         new = Path(folder) / name
         command = ["cc", *_FLAGS, "-o", str(new), str(source)]
         try:
