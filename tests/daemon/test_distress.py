@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from helpers.actuating import Bench
-from helpers.daemons import HIGH, NO_SACRIFICE, Start, pause_web
+from helpers.daemons import NO_SACRIFICE, Start, pause_web
 from helpers.fixtures import Patch
 from helpers.nodes import S
-from helpers.trees import FakeTree, cpu_max, wait_until
+from helpers.trees import FakeTree, cpu_max
 
 from cgpause.config.settings import PodClass
 from cgpause.daemon.distress import Distress
@@ -27,23 +27,17 @@ def test_a_container_that_starts_in_a_paused_pod_ends_the_pause(tree: FakeTree, 
     assert cpu_max(pod) == "max 100000"
 
 
-def test_a_pod_that_loses_child_after_child_to_oom_kills_is_resumed_three_times(tree: FakeTree, start: Start) -> None:
+def test_a_pod_that_loses_child_after_child_to_oom_kills_is_resumed_three_times(tmp_path: Path, watch: Watch) -> None:
     """A throttled pod can make such children to get itself resumed again and again."""
-    pod = tree.add_pod("web")
-    tree.set_used(HIGH)
-    daemon = start(NO_SACRIFICE + "min_run_s = 1\n")
-    for kills in range(1, 4):
-        wait_until(lambda: daemon.log.count(" paused pod=default/web") == kills, "the pause")  # noqa: B023
-        (pod / "memory.events").write_text(f"oom {kills}\noom_kill {kills}\n")
-        wait_until(lambda: daemon.log.count("was OOM-killed") == kills, "the resume")  # noqa: B023
-    wait_until(lambda: daemon.log.count(" paused pod=default/web") == 4, "the pause")
-
-    (pod / "memory.events").write_text("oom 4\noom_kill 4\n")
-    tree.add_pod("witness")  # it comes later, and so is noticed later
-    daemon.wait_for_log("pod appeared pod=default/witness")
-
-    assert daemon.stop() == 0
-    assert daemon.log.count("was OOM-killed") == 3
+    bench = Bench(tmp_path, watch)
+    distress = Distress(bench.tree, bench.actuator)
+    believed = []
+    for kills in range(1, 5):
+        bench.pause("b")
+        (bench.folders["b"] / "memory.events").write_text(f"oom_kill {kills}\n")
+        believed.append(distress.check_oom(bench.tracked("b"), kills * S))
+        bench.resume("b")
+    assert believed == [True, True, True, False]
 
 
 def test_a_pod_resumed_in_distress_is_not_paused_again_at_once(tree: FakeTree, start: Start) -> None:
