@@ -49,11 +49,6 @@ def test_a_glob_of_nothing_is_no_such_pod_and_the_others_are_tried(tree: FakeTre
     assert result.stderr == "cgpause: no pod matches 'batch/*' among the 5 on this node (see: cgpause status)\n"
 
 
-def test_an_option_without_its_value_says_so(tree: FakeTree) -> None:
-    result = run(tree, "status", "-n")
-    assert (result.exit_code, result.stderr) == (2, "cgpause: -n needs a value (NAMESPACE)\n")
-
-
 def test_a_namespace_tells_pods_of_one_name_apart(tree: FakeTree, pods: dict[str, Path]) -> None:
     assert run(tree, "pause", "job-1").exit_code == 3
     assert run(tree, "-n", "prod", "pause", "job-1").exit_code == 0

@@ -98,14 +98,6 @@ def test_words_after_two_dashes_are_no_options() -> None:
     assert (done.exit_code, done.stderr) == (1, "cgpause: --cgroup-root /nonexistent: no such directory\n")
 
 
-@pytest.mark.parametrize("name", ["check", "config", "run", "metrics", "top"])
-def test_a_namespace_is_refused_where_it_means_nothing(name: str) -> None:
-    done = CliRunner().invoke(app, [name, "-n", "default"])
-
-    assert done.exit_code == 2
-    assert done.stderr.endswith(f"not for {name}\n")
-
-
 def ours(names: str) -> set[str]:
     return {f"cgpause.{name}" for name in names.split()}
 
@@ -163,17 +155,3 @@ def test_an_empty_path_is_refused_by_its_option(option: str, capsys: pytest.Capt
     assert (done.exit_code, done.stdout, done.stderr) == (2, "", said)
     assert daemon.value.code == 2
     assert f"error: {option} is empty: give it a path, or leave it out\n" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        (["pause", "web", "--mechanism", "freez"], "'--mechanism': 'freez' is not one of 'throttle', 'freeze'."),
-        (["lab", "simulate", "--policy", "mine"], "'--policy': 'mine' is not one of 'none', 'watermark', 'reserve'."),
-    ],
-)
-def test_a_word_that_is_none_of_those_allowed_is_answered_with_them(line: list[str], said: str) -> None:
-    done = CliRunner().invoke(app, line)
-
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.endswith(f"Error: Invalid value for {said}\n")

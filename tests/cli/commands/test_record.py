@@ -109,23 +109,6 @@ def test_nothing_is_overwritten(taken: str, tree: FakeTree) -> None:
     assert not (tree.folder / "x").exists() or taken == "x"
 
 
-@pytest.mark.parametrize(
-    ("args", "code", "said"),
-    [
-        pytest.param(["--for", "x"], 2, "--for: invalid time 'x': use 90s", id="for"),
-        pytest.param(["--interval", "0"], 2, "--interval: invalid time '0': use 90s", id="interval"),
-        pytest.param(["--max-size", "0"], 2, "--max-size", id="size"),
-        pytest.param(["/nonexistent/x"], 5, "name a file that can be made", id="folder"),
-        pytest.param(["/"], 5, "cannot write /: EEXIST", id="root"),
-    ],
-)
-def test_wrong_usage_says_what_to_do(args: list[str], code: int, said: str, tree: FakeTree) -> None:
-    result = run(tree, "lab", "record", "--for", "1s", *args)
-
-    assert result.exit_code == code
-    assert said in " ".join(result.stderr.replace("│", " ").split())
-
-
 def test_a_full_disk_ends_it_and_is_said(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TraceFiles, "_write", refusing(errno.ENOSPC))
     tree.add_pod("web")

@@ -82,24 +82,6 @@ def test_the_same_trace_gives_the_same_bytes(trace: str) -> None:
     assert one.stdout_bytes == two.stdout_bytes
 
 
-@pytest.mark.parametrize(
-    ("args", "code", "said"),
-    [
-        pytest.param([], 2, "TRACE", id="nothing"),
-        pytest.param(["/nonexistent/x"], 5, "cannot read /nonexistent/x: No such file or directory", id="absent"),
-        pytest.param(["/"], 5, "it is no regular file", id="folder"),
-        pytest.param([f"/nonexistent/{HOSTILE}"], 5, f"cannot read /nonexistent/{ESCAPED}:", id="hostile"),
-        pytest.param(["x", "--policy", "none"], 2, "--policy", id="policy"),
-    ],
-)
-def test_wrong_usage_says_what_to_do(args: list[str], code: int, said: str) -> None:
-    result = invoke("lab", "replay", *args)
-
-    assert result.exit_code == code
-    assert said in " ".join(result.stderr.replace("│", " ").split())
-    assert result.stdout == ""
-
-
 def test_what_is_no_trace_is_said_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "x").write_text('{"cgpause_trace":1}\n')
     result = invoke("lab", "replay", str(tmp_path / "x"))

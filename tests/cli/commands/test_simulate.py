@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.commandline import HOSTILE, invoke
+from helpers.commandline import invoke
 
 from cgpause.offline.simulate import Arm
 from cgpause.offline.simulate.presets import PRESETS
@@ -185,31 +185,6 @@ def test_presets_are_listed_and_are_the_papers() -> None:
             assert (load.count, load.nodes, load.machine.capacity_bytes) == (jobs, 3, 32 << 30)
             assert load.jobs[0].limit_bytes == size << 30
             assert load.oversubscription == pct / 100
-
-
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        pytest.param([], "give a WORKLOAD.toml or --preset, one of paper-2g-100, ", id="nothing"),
-        pytest.param(
-            ["--preset", "paper-3?-*"], "there is no such preset; did you mean paper-8g-150? There", id="pattern"
-        ),
-        pytest.param(["--preset", "paper2g-150"], "did you mean paper-2g-150? There are paper-2g-100, ", id="typo"),
-        pytest.param(["--preset", HOSTILE], "there is no such preset. There are", id="hostile"),
-        pytest.param(["/nonexistent/x.toml"], "cannot be read: No such file", id="no-file"),
-        pytest.param(["/"], "/: is a directory", id="directory"),
-        pytest.param(["/dev/null"], "is not a regular file", id="device"),
-        pytest.param(["--policy", "kill"], "--policy", id="policy"),
-        pytest.param(["--seed", "-1"], "--seed", id="seed"),
-        pytest.param(["--seeds", "0"], "--seeds", id="seeds"),
-        pytest.param(["--jobs", "0"], "--jobs", id="jobs"),
-    ],
-)
-def test_wrong_usage_says_what_to_do(args: list[str], said: str) -> None:
-    result = invoke("lab", "simulate", *args)
-    assert result.exit_code == 2
-    assert said in " ".join(result.stderr.replace("│", " ").split())
-    assert result.stdout == ""
 
 
 @pytest.mark.parametrize(

@@ -20,16 +20,6 @@ def environment(monkeypatch: Patch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_without_a_terminal_it_says_how_to_get_one_frame(tree: FakeTree) -> None:
-    result = run(tree, "top")
-
-    assert result.exit_code == Exit.USAGE
-    assert (
-        result.stderr
-        == "cgpause: top is drawn on a terminal, and this is none; one frame without: cgpause top --once\n"
-    )
-
-
 def test_a_terminal_that_cannot_move_its_cursor_is_told_too(tree: FakeTree, monkeypatch: Patch) -> None:
     monkeypatch.setattr("cgpause.cli.top.app.sys", type("_", (), {"stdin": Tty, "stdout": Tty}))
     monkeypatch.setenv("TERM", "dumb")
@@ -38,14 +28,6 @@ def test_a_terminal_that_cannot_move_its_cursor_is_told_too(tree: FakeTree, monk
 
     assert result.exit_code == Exit.USAGE
     assert "(TERM); one frame without: cgpause top --once" in result.stderr
-
-
-@pytest.mark.parametrize("given", ["0", "1x", "-5", ""])
-def test_an_interval_that_is_no_time_is_a_usage_error(given: str, tree: FakeTree) -> None:
-    result = run(tree, "top", "--once", "--interval", given)
-
-    assert result.exit_code == Exit.USAGE
-    assert result.stderr.startswith(f"cgpause: --interval: invalid time {given!r}: use 90s, ")
 
 
 class Tty:

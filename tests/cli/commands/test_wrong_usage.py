@@ -1,0 +1,50 @@
+"""Wrong usage: each command says in its error what would be right."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.commandline import ESCAPED, HOSTILE, run
+from helpers.trees import FakeTree
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "code", "said"),
+    [
+        ("status", ["-n"], 2, "cgpause: -n needs a value (NAMESPACE)"),
+        *((name, ["-n", "default"], 2, f"not for {name}") for name in ("check", "config", "run", "metrics", "top")),
+        ("explain", ["--for", "0"], 2, "--for: invalid time '0': use 90s, 10m, 1h30m, 2d or 1w, from 1s to 100 years"),
+        ("explain", ["--for", ""], 2, "--for: invalid time '': use 90s"),
+        ("pause", ["web", "--mechanism", "freez"], 2, "'--mechanism': 'freez' is not one of 'throttle', 'freeze'."),
+        ("top", [], 2, "is drawn on a terminal, and this is none; one frame without: cgpause top --once"),
+        ("top", ["--once", "--interval", "0"], 2, "--interval: invalid time '0': use 90s"),
+        ("lab simulate", [], 2, "give a WORKLOAD.toml or --preset, one of paper-2g-100, "),
+        ("lab simulate", ["--preset", "paper-3?-*"], 2, "there is no such preset; did you mean paper-8g-150? There"),
+        ("lab simulate", ["--preset", "paper2g-150"], 2, "did you mean paper-2g-150? There are paper-2g-100, "),
+        ("lab simulate", ["--preset", HOSTILE], 2, "there is no such preset. There are"),
+        ("lab simulate", ["/nonexistent/x.toml"], 2, "cannot be read: No such file"),
+        ("lab simulate", ["/"], 2, "/: is a directory"),
+        ("lab simulate", ["/dev/null"], 2, "is not a regular file"),
+        ("lab simulate", ["--policy", "mine"], 2, "'--policy': 'mine' is not one of 'none', 'watermark', 'reserve'."),
+        ("lab simulate", ["--seed", "-1"], 2, "--seed"),
+        ("lab simulate", ["--seeds", "0"], 2, "--seeds"),
+        ("lab simulate", ["--jobs", "0"], 2, "--jobs"),
+        ("lab replay", [], 2, "TRACE"),
+        ("lab replay", ["/nonexistent/x"], 5, "cannot read /nonexistent/x: No such file or directory"),
+        ("lab replay", ["/"], 5, "it is no regular file"),
+        ("lab replay", [f"/nonexistent/{HOSTILE}"], 5, f"cannot read /nonexistent/{ESCAPED}:"),
+        ("lab replay", ["x", "--policy", "none"], 2, "--policy"),
+        ("lab record", ["--for", "x"], 2, "--for: invalid time 'x': use 90s"),
+        ("lab record", ["--interval", "0"], 2, "--interval: invalid time '0': use 90s"),
+        ("lab record", ["--max-size", "0"], 2, "--max-size"),
+        ("lab record", ["--for", "1s", "/nonexistent/x"], 5, "name a file that can be made"),
+        ("lab record", ["--for", "1s", "/"], 5, "cannot write /: EEXIST"),
+    ],
+    ids=ascii,
+)
+def test_wrong_usage_says_what_would_be_right(
+    command: str, args: list[str], code: int, said: str, tree: FakeTree
+) -> None:
+    result = run(tree, *command.split(), *args)
+
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert said in " ".join(result.stderr.replace("│", " ").split())
