@@ -126,7 +126,9 @@ def do_install(folder: Path) -> str:
     )
 
 
-def test_install_refuses_a_bad_configuration_that_a_drop_in_names(tmp_path: Path, commands: Path, pool: Path) -> None:
+def test_install_goes_on_only_with_a_good_configuration_that_a_drop_in_names(
+    tmp_path: Path, commands: Path, pool: Path
+) -> None:
     pool.write_text('policy = "nonsense"\n')
 
     said = run("bash", do_install(tmp_path), commands, 2)
@@ -136,10 +138,6 @@ def test_install_refuses_a_bad_configuration_that_a_drop_in_names(tmp_path: Path
     assert "nothing was changed" in said
     assert list((tmp_path / "prefix").iterdir()) == [], "nor is the new version left"
 
-
-def test_install_goes_on_with_a_good_configuration_that_a_drop_in_names(
-    tmp_path: Path, commands: Path, pool: Path
-) -> None:
     pool.write_text("")
 
     assert f"{tmp_path}/prefix/current changes\n" in run("bash", do_install(tmp_path), commands, 99)
@@ -198,7 +196,7 @@ def postinst(folder: Path, commands: Path) -> str:
     return f"set -- configure 0.0.1\n{script}"
 
 
-def test_the_package_refuses_a_bad_configuration_that_a_drop_in_names(
+def test_the_package_goes_on_only_with_a_good_configuration_that_a_drop_in_names(
     tmp_path: Path, commands: Path, pool: Path
 ) -> None:
     pool.write_text('policy = "nonsense"\n')
@@ -209,10 +207,6 @@ def test_the_package_refuses_a_bad_configuration_that_a_drop_in_names(
     assert "nothing was started or restarted" in said
     assert "deb-systemd" not in said
 
-
-def test_the_package_goes_on_with_a_good_configuration_that_a_drop_in_names(
-    tmp_path: Path, commands: Path, pool: Path
-) -> None:
     pool.write_text("")
 
     assert "deb-systemd-helper unmask cgpause.service" in run("sh", postinst(tmp_path, commands), commands, 0)
