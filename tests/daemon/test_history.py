@@ -33,6 +33,7 @@ def test_the_history_goes_on_over_a_daemon_that_was_killed(tree: FakeTree, start
     start(NO_SACRIFICE, "--state-dir", str(state))
     wait_until(lambda: len(noted(state)) == 2, "the end to be noted")
 
+    assert (cpu_max(pod), records_left(tree.root)) == ("50000 100000", [])
     what = [("paused", None), ("resumed", "room")]
     assert noted(state) == [(word, "default/web", result) for word, result in what]
     (pause_found,) = account.pauses(history.read(str(state / HISTORY_FILE)))

@@ -7,9 +7,7 @@ import signal
 
 import pytest
 from helpers.daemons import HIGH, NO_SACRIFICE, Running, Start, pause_web
-from helpers.trees import FakeTree, cpu_max, pause_pod, records_left, wait_until
-
-from cgpause.core.model import Owner
+from helpers.trees import FakeTree, cpu_max, records_left, wait_until
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "sigint"])
@@ -23,17 +21,6 @@ def test_stopping_resumes_what_the_daemon_paused_and_exits_0(
     assert cpu_max(pod) == "50000 100000"
     assert records_left(tree.root) == []
     assert daemon.log.endswith("stopped not_resumed=0 paused_by_hand=0\n")
-
-
-def test_what_a_predecessor_left_paused_is_resumed_when_memory_allows(tree: FakeTree, start: Start) -> None:
-    pod = tree.add_pod("web", cpu_max="50000 100000")
-    pause_pod(tree.root, pod, Owner.DAEMON)
-
-    daemon = start()
-
-    wait_until(lambda: not records_left(tree.root), "the adopted pause to end")
-    assert "adopted pod=default/web" in daemon.log
-    assert cpu_max(pod) == "50000 100000"
 
 
 def test_memory_that_cannot_be_read_ends_all_pauses(tree: FakeTree, start: Start) -> None:

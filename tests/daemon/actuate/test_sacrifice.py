@@ -82,13 +82,6 @@ def test_a_sacrifice_the_kernel_refuses_is_told_once_and_counts_for_nothing(
     assert killed(bench.folders["a"])
 
 
-def test_on_a_kernel_without_cgroup_kill_a_sacrifice_is_told(bench: Bench, caplog: Log) -> None:
-    bench.pause("b")
-    (container_of(bench.folders["b"]) / "cgroup.kill").unlink()
-    bench.sacrifice("b")
-    assert len(lines(caplog, "could not sacrifice")) == 1
-
-
 def test_a_restarted_container_is_killed_too(bench: Bench) -> None:
     """The new container's id is newer than the last reading of the log folders (before 1.28: no memory.oom.group)."""
     folder = bench.folders["b"]

@@ -171,21 +171,6 @@ def test_a_resume_says_whether_it_is_over(bench: Bench, monkeypatch: Patch) -> N
     assert bench.held() == ["c"]
 
 
-def test_what_an_operator_has_taken_over_counts_as_resumed_and_stays_held(bench: Bench) -> None:
-    bench.pause("a")
-    take_over(bench, "a")
-    kept = len(bench.kept)
-    assert bench.actuator.resume(bench.tracked("a"), "x")
-    assert bench.held() == ["a"]
-    assert len(bench.kept) == kept
-    paused = bench.tracked("a").pod.paused
-    assert paused is not None
-    assert paused.owner is Owner.MANUAL
-    # The daemon resumes an operator's expired pause once it knows the new owner.
-    assert bench.actuator.resume(bench.tracked("a"), "pause expired", Result.EXPIRED)
-    assert bench.held() == []
-
-
 def test_a_resumed_pod_is_as_new(bench: Bench) -> None:
     bench.pause("b")
     drift(bench, 3)
