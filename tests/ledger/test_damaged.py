@@ -13,20 +13,13 @@ from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
 from cgpause.ledger.record import XATTR
 
-DAMAGED = [
-    pytest.param(b"", id="empty"),
-    pytest.param(b"\xff\x00", id="binary"),
-    pytest.param(b'{"schema":1}', id="truncated"),
-    pytest.param(b'{"schema":2,"original":"max 100000"}', id="later-schema"),
-    pytest.param(b"x" * 3000, id="huge"),
-    pytest.param(b"[" * 3000, id="nested"),
-]
+DAMAGED = b""
+"""The damaged record that could most easily be taken for none; test_record has the others."""
 
 
-@pytest.mark.parametrize("data", DAMAGED)
-def test_a_damaged_record_is_never_guessed_at(pod: PausableCgroup, cgroup: Cgroup, data: bytes) -> None:
+def test_a_damaged_record_is_never_guessed_at(pod: PausableCgroup, cgroup: Cgroup) -> None:
     pod.set("1000 100000")
-    os.setxattr(pod.folder, XATTR, data)
+    os.setxattr(pod.folder, XATTR, DAMAGED)
     before = pod.state()
     with pytest.raises(DamagedRecordError):
         ledger.read_record(cgroup)
@@ -43,11 +36,10 @@ def test_a_damaged_record_is_never_guessed_at(pod: PausableCgroup, cgroup: Cgrou
     assert pod.state() == before
 
 
-@pytest.mark.parametrize("data", DAMAGED)
-def test_a_second_source_replaces_a_damaged_record(pod: PausableCgroup, cgroup: Cgroup, data: bytes) -> None:
+def test_a_second_source_replaces_a_damaged_record(pod: PausableCgroup, cgroup: Cgroup) -> None:
     pod.set("1000 100000")
     pod.write("cgroup.freeze", "1")
-    os.setxattr(pod.folder, XATTR, data)
+    os.setxattr(pod.folder, XATTR, DAMAGED)
     asked: list[str] = []
 
     def systemd(path: str) -> CpuMax:

@@ -97,6 +97,8 @@ def without(key: str) -> bytes:
         pytest.param(changed(since_ns=1.5), id="fraction"),
         pytest.param(changed(since_ns=True), id="bool-as-number"),
         pytest.param(changed(since_ns=[]), id="list-as-number"),
+        pytest.param(changed(since_ns=10**400), id="beyond-64-bit"),
+        pytest.param(changed(since_ns=-(10**400)), id="below-64-bit"),
         pytest.param(changed(expires_ns="soon"), id="text-as-number"),
         pytest.param(changed(original_cpu_max=None), id="no-original"),
         pytest.param(changed(original_cpu_max="100000"), id="original-without-period"),

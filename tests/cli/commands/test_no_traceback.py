@@ -81,35 +81,18 @@ def test_no_traceback_for_a_broken_kubepods(file: str, content: str, tree: FakeT
     assert [cpu_max(web), cpu_max(bad)] == ["max 100000"] * 2
 
 
-RECORD = (
-    '{"schema":1,"mechanism":"throttle","owner":"daemon","reason":"r","since_ns":SINCE,"expires_ns":EXPIRES,'
-    '"original_cpu_max":"ORIGINAL","original_cpu_max_burst":BURST,"written_cpu_max":"1001 100000"}'
-)
-
-
-def record(since: str = "1", expires: str = "null", original: str = "50000 100000", burst: str = "0") -> bytes:
-    text = RECORD.replace("SINCE", since).replace("EXPIRES", expires)
-    return text.replace("ORIGINAL", original).replace("BURST", burst).encode()
+def record(expires: str = "null", original: str = "50000 100000") -> bytes:
+    return (
+        f'{{"schema":1,"mechanism":"throttle","owner":"daemon","reason":"r","since_ns":1,"expires_ns":{expires},'
+        f'"original_cpu_max":"{original}","original_cpu_max_burst":0,"written_cpu_max":"1001 100000"}}'
+    ).encode()
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        pytest.param(b"", id="empty"),
-        pytest.param(bytes(range(256)), id="garbage"),
-        pytest.param(b"[" * 4000, id="nested"),
-        pytest.param(b"null", id="null"),
-        pytest.param(b'{"schema": 2}', id="future"),
-        pytest.param(record()[:-10], id="truncated"),
-        pytest.param(record(since="1" + "0" * 400), id="huge-since"),
-        pytest.param(record(since="-1" + "0" * 400), id="hugely-negative-since"),
-        pytest.param(record(expires="1" + "0" * 400), id="huge-expiry"),
+        pytest.param(bytes(range(256)), id="garbage"),  # test_record has all that is damaged
         pytest.param(record(expires="-1"), id="negative-expiry"),
-        pytest.param(record(since="1e400"), id="float"),
-        pytest.param(record(since="NaN"), id="nan"),
-        pytest.param(record(since="true"), id="bool"),
-        pytest.param(record(burst="1" + "0" * 400), id="huge-burst"),
-        pytest.param(record(burst="-1"), id="negative-burst"),
         pytest.param(record(original="99999999999999999999 99999999999999999999"), id="huge-original"),
         pytest.param(record(original="50000 0"), id="period-of-zero"),
     ],
