@@ -106,16 +106,6 @@ def test_a_tighter_foreign_value_ends_it(folder: Path, kubepods: Cgroup) -> None
     assert high_state(folder) == (str(TIGHTER), [])
 
 
-def test_a_successor_never_takes_our_own_value_for_the_original(folder: Path, kubepods: Cgroup) -> None:
-    set_high(kubepods, LEVEL, since_ns=1)
-
-    with Cgroup(str(folder.parent), folder.name) as another:
-        record = set_high(another, LEVEL, since_ns=2)
-
-    assert record is not None
-    assert record.original_bytes is None
-
-
 # --- crashes -------------------------------------------------------------------------------------------------------
 
 Operation = Callable[[Cgroup], object]

@@ -355,13 +355,6 @@ def test_what_cannot_be_read_is_told_once_and_unknown(
     assert "Errno" not in said
 
 
-def test_a_fifo_in_place_of_the_file_is_not_waited_for(tmp_path: Path, caplog: Log) -> None:
-    os.mkfifo(tmp_path / "config.yaml")
-    with caplog.at_level(logging.DEBUG):
-        assert read_thresholds(KubeletFlags(str(tmp_path / "config.yaml"))) is None
-    assert 'error="not a regular file"' in caplog.text
-
-
 def test_drop_ins_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
     (tmp_path / "d/deeper").mkdir(parents=True)
     for name, mib in (("20-b.conf", 300), ("10-a.conf", 200), ("30-c.yaml", 400), ("deeper/x.conf", 500)):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from helpers.nodes import MIB, MS, S, pod, record
+from helpers.nodes import MIB, MS, S, pod
 from helpers.reserving import CONFIG, NOW, Node, waiting
 
 from cgpause.core.model import PodKind, Policy
-from cgpause.policy.decide import State, _due_ns, decide
+from cgpause.policy.decide import State, decide
 from cgpause.policy.hold import Stretch
 from cgpause.policy.reserve import ReserveState, observe, reaction_s
 from cgpause.policy.schedule import Quiet
@@ -97,15 +97,6 @@ def test_batch_takes_turns_when_its_longest_time_is_over() -> None:
         node.add(name, 100, claim=100, rate=100, paused_s=700 + number)
     resumed = [action for action in node.decide().actions if "it is its turn" in action.reason]
     assert [action.pod.uid for action in resumed] == ["c"]  # paused longest
-
-
-@pytest.mark.parametrize(("paused_s", "due_s"), [(500, 100), (700, 1)], ids=["its-time-runs", "it-waits-for-its-turn"])
-def test_a_pod_that_waits_for_its_turn_keeps_the_daemon_from_no_rest(paused_s: int, due_s: int) -> None:
-    since_ns = NOW - paused_s * S
-    assert (
-        _due_ns(pod("a", kind=PodKind.BATCH, paused=record(since_ns)), Stretch(since_ns), NOW, CONFIG)
-        == NOW + due_s * S
-    )
 
 
 def test_closeness_and_the_next_sample() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.commandline import GIB, MIB, Patch, S
+from helpers.commandline import GIB, MIB, Patch, S, snapshot
 from helpers.trees import FakeTree, damage, pause_pod
 
 from cgpause.cli.top.reader import Kept, Reader
@@ -280,9 +280,10 @@ def test_pressure_of_the_sparklines_is_the_share_of_time_that_was_stalled(reader
     assert [(m.some_pct, m.full_pct) for m in snapshot.moments] == [(50.0, 7.0), (25.0, 2.5)]
 
 
-def test_details_are_read_of_one_pod_only_when_asked_for(tree: FakeTree, reader: Reader) -> None:
+def test_details_are_read_of_one_pod_only_when_asked_for_and_nothing_is_written(tree: FakeTree, reader: Reader) -> None:
     web = tree.add_pod("web", cpu_max="50000 100000")
     (web / "cgroup.procs").write_text("")
+    before = snapshot(tree.root)
     key = reader.read(10 * S).pods[0].key
     assert reader.read(11 * S).detail is None
 
@@ -291,18 +292,9 @@ def test_details_are_read_of_one_pod_only_when_asked_for(tree: FakeTree, reader:
     assert detail is not None
     assert detail.values["cpu_max"] == "50000 100000"
     assert (detail.oom_kills, detail.processes, detail.pressure) == (0, 0, None)
+    assert snapshot(tree.root) == before
     web.rename(tree.folder / "gone")
     assert reader.read(15 * S, key).detail is None
-
-
-def test_it_writes_nothing(tree: FakeTree, reader: Reader) -> None:
-    tree.add_pod("web")
-    before = {path: path.stat().st_mtime_ns for path in tree.root.rglob("*")}
-
-    for at_s in range(10, 14):
-        reader.read(at_s * S, reader.read(at_s * S).pods[0].key)
-
-    assert {path: path.stat().st_mtime_ns for path in tree.root.rglob("*")} == before
 
 
 def test_no_descriptor_is_left(tree: FakeTree) -> None:

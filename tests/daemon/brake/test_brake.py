@@ -26,7 +26,7 @@ from helpers.headrooms import GIB, LITTLE, MIB, PAGE, limited, unlimited
 from helpers.refusals import unwritable
 from helpers.trees import FakeTree, lock_held
 
-from cgpause.config.settings import Config, MemoryHighConfig
+from cgpause.config.settings import Config
 from cgpause.core.model import Headroom
 from cgpause.daemon.brake import Brake
 from cgpause.kernel.cgroupfs import Cgroup
@@ -260,16 +260,6 @@ def test_a_predecessors_value_is_not_taken_for_the_original(
     assert in_force(fake) == AIRBAG
 
     assert successor.release("a test")
-    assert brake_state(fake) == RELEASED
-
-
-def test_switched_off_it_undoes_what_it_or_a_predecessor_did(tree: PodTree, brake: Brake, fake: FakeTree) -> None:
-    apply(brake, 10)
-
-    tree.config = Config(memory_high=MemoryHighConfig(enabled=False))
-    brake.follow()
-    apply(brake, 10)
-
     assert brake_state(fake) == RELEASED
 
 
