@@ -49,6 +49,11 @@ class Node:
         """The folder for the daemon's --cgroup-root."""
         return self.kubepods.parent
 
+    def cgpause(self, *arguments: str) -> list[str]:
+        """Return the command line that runs cgpause on this node."""
+        place = ["--cgroup-root", str(self.root), "--log-dir", str(self.kubepods.log_dir)]
+        return [sys.executable, "-m", "cgpause", *place, *arguments]
+
     def add(self, name: str, mib: int, *, namespace: str = "default", cpu_max: str = "max 100000") -> Path:
         """Start a pod with a container that holds `mib`; return the pod's cgroup."""
         spec = PodSpec(name, make_uid(name), None, Tier.BURSTABLE, namespace, cpu_max=cpu_max)
@@ -170,12 +175,17 @@ def frozen(pod: Path) -> bool:
 
 
 def hold_web(
-    node: Node, start: Start, *config: str, cpu_max: str = "max 100000", properties: Sequence[str] = ()
+    node: Node,
+    start: Start,
+    *config: str,
+    cpu_max: str = "max 100000",
+    options: Sequence[str] = (),
+    properties: Sequence[str] = (),
 ) -> tuple[Path, Daemon]:
     """Start a daemon that pauses pod default/web because "filler" takes memory; return both."""
     pod = node.add("web", 10, cpu_max=cpu_max)
     node.add("filler", 10, namespace="kube-system")
-    daemon = start(*config, properties=properties)
+    daemon = start(*config, options=options, properties=properties)
     node.resize("filler", FULL_MIB - 20)
     daemon.wait_for_pause("web")
     return pod, daemon

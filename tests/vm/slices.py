@@ -229,6 +229,19 @@ def wait_for_another(pid: int) -> None:
 
 
 @contextmanager
+def damaged_elsewhere() -> Iterator[Path]:
+    """A pod with a damaged record, outside the tree in use and unknown to systemd: the record has no second source."""
+    damaged = CGROUP / f"kubepods/burstable/pod{make_uid(9)}"
+    damaged.mkdir(parents=True)
+    os.setxattr(damaged, XATTR, b"damaged")
+    try:
+        yield damaged
+    finally:
+        for folder in (damaged, damaged.parent, damaged.parents[1]):
+            folder.rmdir()
+
+
+@contextmanager
 def node_of_slices() -> Iterator[Node]:
     """A node with its four pods; nothing of them is left. The unit has more time to start and stop than shipped."""
     assert not KUBEPODS.exists(), "another test has left its kubepods.slice behind"

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from helpers.monitoring import alerts, expressions
 from helpers.trees import wait_until
-from vm.realnode import FULL_MIB, MIB, NOT_HELD_LONG, QUICK, REPO, Daemon, Node, Start, cpu_max, sandbox
+from vm.realnode import MIB, NOT_HELD_LONG, QUICK, REPO, Node, Start, cpu_max, hold_web, sandbox
 
 from cgpause.core.clock import now_ns
 from cgpause.core.paths import DEFAULT_LISTEN, METRICS_FILE
@@ -124,21 +124,11 @@ def prometheus() -> Iterator[None]:
         shutil.rmtree(folder)
 
 
-def hold_web(node: Node, start: Start) -> tuple[Path, Daemon]:
-    """Start a daemon that publishes and pauses pod default/web, because "filler" takes memory; return both."""
-    pod = node.add("web", 10, cpu_max="50000 100000")
-    node.add("filler", 10, namespace="kube-system")
-    daemon = start(METRICS, options=["--run-dir", "/run/cgpause"])
-    node.resize("filler", FULL_MIB - 20)
-    daemon.wait_for_pause("web")
-    return pod, daemon
-
-
 def test_a_real_prometheus_scrapes_what_happens_on_the_node(
     node: Node, start: Start, exporter: str, prometheus: None
 ) -> None:
     wait_for("cgpause_up == 0")  # no daemon publishes yet
-    web, daemon = hold_web(node, start)
+    web, daemon = hold_web(node, start, METRICS, cpu_max="50000 100000", options=["--run-dir", "/run/cgpause"])
 
     wait_for("cgpause_up == 1")
     wait_for('cgpause_pods{state="paused"} == 1')

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,15 +25,8 @@ S = 1_000_000_000
 ORIGINAL = "50000 100000"
 
 
-def paused_web(node: Node, start: Start, *properties: str) -> tuple[Path, Daemon]:
-    """Start a daemon that pauses pod default/web, because "filler" takes memory; return both."""
-    return hold_web(node, start, cpu_max=ORIGINAL, properties=properties)
-
-
 def cgpause(node: Node, *arguments: str) -> str:
-    where = ["--cgroup-root", str(node.root), "--log-dir", str(node.kubepods.log_dir)]
-    command = [sys.executable, "-m", "cgpause", *where, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(node.cgpause(*arguments), check=True, capture_output=True, text=True).stdout
 
 
 def add_empty_pods(node: Node, count: int) -> list[str]:
@@ -62,7 +54,7 @@ def setting(path: str, value: str) -> Iterator[None]:
 
 
 def test_kubepods_that_goes_and_returns_is_followed(node: Node, start: Start) -> None:
-    _, daemon = paused_web(node, start)
+    _, daemon = hold_web(node, start, cpu_max=ORIGINAL)
 
     node.kubepods.remove()
     daemon.wait_for_log("pod gone pod=default/web")
@@ -147,7 +139,7 @@ def test_pause_of_a_predecessor_in_a_tree_that_kubelet_left_is_ended_at_once(nod
 
 
 def test_thousand_pods_at_once_are_all_seen_and_the_paused_one_is_resumed(node: Node, start: Start) -> None:
-    pod, daemon = paused_web(node, start, "LimitNOFILE=65536")
+    pod, daemon = hold_web(node, start, cpu_max=ORIGINAL, properties=["LimitNOFILE=65536"])
 
     uids = add_empty_pods(node, 1000)
 
@@ -164,7 +156,7 @@ def test_thousand_pods_at_once_are_all_seen_and_the_paused_one_is_resumed(node: 
 
 def test_full_inotify_queue_loses_neither_pods_nor_foreign_writes(node: Node, start: Start) -> None:
     with setting("/proc/sys/fs/inotify/max_queued_events", "16"):
-        pod, daemon = paused_web(node, start)
+        pod, daemon = hold_web(node, start, cpu_max=ORIGINAL)
     pid = daemon.pid
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -184,7 +176,7 @@ def test_full_inotify_queue_loses_neither_pods_nor_foreign_writes(node: Node, st
 @pytest.mark.parametrize("jump_s", [86_400, -86_400], ids=["a-day-ahead", "a-day-back"])
 def test_clock_that_jumps_neither_ends_nor_prolongs_a_pause(node: Node, start: Start, jump_s: int) -> None:
     by_hand = node.add("by-hand", 2, cpu_max=ORIGINAL)
-    pod, daemon = paused_web(node, start)
+    pod, daemon = hold_web(node, start, cpu_max=ORIGINAL)
     daemon.wait_for_pause("by-hand")
     expires_ns = now_ns() + 30 * S
     cgpause(node, "pause", "default/by-hand", "--for", "30s")
@@ -206,7 +198,7 @@ def test_clock_that_jumps_neither_ends_nor_prolongs_a_pause(node: Node, start: S
 def test_suspend_takes_no_pause_from_the_daemon_and_counts_for_one_that_has_a_time(node: Node, start: Start) -> None:
     """To memory (ACPI S3), as a laptop or a virtual machine does; CLOCK_BOOTTIME goes on meanwhile."""
     by_hand = node.add("by-hand", 2, cpu_max=ORIGINAL)
-    pod, daemon = paused_web(node, start)
+    pod, daemon = hold_web(node, start, cpu_max=ORIGINAL)
     daemon.wait_for_pause("by-hand")
     cgpause(node, "pause", "default/by-hand", "--for", "30s")
 
@@ -236,7 +228,7 @@ def suspend(seconds: int) -> float:
 @pytest.mark.parametrize("larger", [True, False], ids=["larger", "smaller"])
 def test_resize_in_place_in_kubelets_order_is_what_a_resume_leaves(node: Node, start: Start, larger: bool) -> None:  # noqa: FBT001 - a table
     """The pod's cgroup first when it grows, the container's first when it shrinks (kubelet, doPodResizeAction)."""
-    pod, daemon = paused_web(node, start)
+    pod, daemon = hold_web(node, start, cpu_max=ORIGINAL)
     container = node.containers["web"].scope
     cgroups = [pod, container] if larger else [container, pod]
     quota, memory = ("90000 100000", 128 * MIB) if larger else ("30000 100000", 64 * MIB)

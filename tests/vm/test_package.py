@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.trees import make_uid, wait_until
+from helpers.trees import wait_until
 from vm.slices import (
-    CGROUP,
     CONFIG,
     CONFIG_TEXT,
     REPO,
@@ -24,6 +23,7 @@ from vm.slices import (
     WHEELS,
     Journal,
     Node,
+    damaged_elsewhere,
     main_pid,
     metrics,
     node_of_slices,
@@ -33,7 +33,6 @@ from vm.slices import (
 )
 
 from cgpause import __version__
-from cgpause.ledger.record import XATTR
 
 DEB = Path(f"/opt/cgpause/debs/cgpause_{__version__}_all.deb")
 PREFIX = Path("/usr/lib/cgpause")
@@ -261,16 +260,8 @@ def test_an_upgrade_that_refuses_the_configuration_leaves_the_daemon_at_work(cal
 
 
 def test_it_is_not_removed_while_a_pod_cannot_be_resumed(calm: Node) -> None:
-    # Outside the tree in use, and unknown to systemd, so that the damaged record has no second source.
-    damaged = CGROUP / f"kubepods/burstable/pod{make_uid(9)}"
-    damaged.mkdir(parents=True)
-    os.setxattr(damaged, XATTR, b"damaged")
-    try:
+    with damaged_elsewhere() as damaged:
         said = run("dpkg", "--remove", "cgpause", status=1)
-    finally:
-        damaged.rmdir()
-        damaged.parent.rmdir()
-        damaged.parents[1].rmdir()
 
     assert str(damaged) in said
     assert "cgpause stays" in said

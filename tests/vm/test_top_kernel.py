@@ -25,8 +25,7 @@ PATIENCE_S = 900  # for an emulated CPU under pressure
 @pytest.fixture
 def top(node: Node) -> Iterator[TerminalProgram]:
     (node.folder / "config.toml").write_text(QUICK + NOT_HELD_LONG)
-    argv = [sys.executable, "-m", "cgpause", "--cgroup-root", str(node.root), "--log-dir", str(node.kubepods.log_dir)]
-    argv += ["--config", str(node.folder / "config.toml"), "--state-dir", STATE, "top"]
+    argv = node.cgpause("--config", str(node.folder / "config.toml"), "--state-dir", STATE, "top")
     shutil.rmtree(STATE, ignore_errors=True)  # tests of the packages leave it
     Path(STATE).mkdir()
     try:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from helpers.trees import wait_until
+from lab.bed.kubepods import read_keyed
 from vm.realnode import LIMIT_MIB, MIB, Node
 
 from cgpause.telemetry.trace.read import Trace, load_trace
@@ -21,16 +21,11 @@ STEP_MIB = 8
 STEP_S = 2  # several samples between the first reason to pause and the kill, also on a slow machine
 
 
-def cgpause(node: Node, *args: str) -> list[str]:
-    place = ["--cgroup-root", str(node.root), "--log-dir", str(node.kubepods.log_dir)]
-    return [sys.executable, "-m", "cgpause", *place, *args]
-
-
 @pytest.fixture
 def recording(node: Node) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     path = node.folder / "node.trace.gz"
     with subprocess.Popen(
-        cgpause(node, "lab", "record", str(path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        node.cgpause("lab", "record", str(path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             yield process, path
@@ -53,8 +48,7 @@ def wait_for_sample(path: Path) -> None:
 
 
 def kills(pod: Path) -> int:
-    fields = dict(line.split() for line in (pod / "memory.events").read_text().splitlines())
-    return int(fields["oom_kill"])
+    return read_keyed(pod / "memory.events")["oom_kill"]
 
 
 @pytest.mark.long
@@ -86,7 +80,7 @@ def test_kills_are_recorded_and_a_replay_holds_somebody_before(
     assert last.sample.headroom.kubepods_max_bytes == LIMIT_MIB * MIB
     assert {pod.name for _, pod in last.sample.pods} >= {"small", "one", "two"}
     done = subprocess.run(
-        cgpause(node, "lab", "replay", str(path), "-ojson"), capture_output=True, text=True, check=False
+        node.cgpause("lab", "replay", str(path), "-ojson"), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

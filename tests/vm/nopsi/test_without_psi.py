@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 
 from vm.realnode import FULL_MIB, PAUSED, Node, Start
 
@@ -26,10 +25,8 @@ def test_headroom_alone_pauses_and_resumes(node: Node, start: Start) -> None:
 
 
 def test_check_warns_and_status_has_no_pressure(node: Node) -> None:
-    command = [sys.executable, "-m", "cgpause", "--cgroup-root", str(node.root), "--log-dir", str(node.folder)]
-
-    check = subprocess.run([*command, "check", "-ojson"], capture_output=True, text=True, check=False)
-    status = subprocess.run([*command, "status", "-ojson"], capture_output=True, text=True, check=True)
+    check = subprocess.run(node.cgpause("check", "-ojson"), capture_output=True, text=True, check=False)
+    status = subprocess.run(node.cgpause("status", "-ojson"), capture_output=True, text=True, check=True)
 
     psi = [finding for finding in json.loads(check.stdout)["checks"] if finding["name"] == "psi"]
     assert [(finding["level"], "psi=1" in finding["advice"]) for finding in psi] == [("warn", True)]

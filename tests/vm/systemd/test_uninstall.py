@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import pytest
-from helpers.trees import make_uid
 from vm.installed import (
     COMMAND,
     PREFIX,
@@ -18,33 +17,23 @@ from vm.installed import (
     python_upgraded,
 )
 from vm.slices import (
-    CGROUP,
     CONFIG,
     CONFIG_TEXT,
     STATE,
     UNIT_CGROUP,
     Node,
+    damaged_elsewhere,
     run,
     show,
 )
-
-from cgpause.ledger.record import XATTR
 
 
 @pytest.mark.parametrize("python", [None, "another"])
 def test_uninstall_refuses_while_a_pod_cannot_be_resumed(calm: Node, python: str | None) -> None:
     run(COMMAND, "pause", "default/large")
-    # Outside the tree in use, and unknown to systemd, so that the damaged record has no second source.
-    damaged = CGROUP / f"kubepods/burstable/pod{make_uid(9)}"
-    damaged.mkdir(parents=True)
-    os.setxattr(damaged, XATTR, b"damaged")
-    try:
-        with contextlib.nullcontext() if python is None else python_upgraded(python):
-            said = install("--uninstall", status=6)
-    finally:
-        damaged.rmdir()
-        damaged.parent.rmdir()
-        damaged.parents[1].rmdir()
+    upgraded = contextlib.nullcontext() if python is None else python_upgraded(python)
+    with damaged_elsewhere() as damaged, upgraded:
+        said = install("--uninstall", status=6)
 
     assert str(damaged) in said
     assert "nothing was removed" in said
