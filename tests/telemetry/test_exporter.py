@@ -141,27 +141,6 @@ def test_once_prints_everything(path: str, publish: Publish) -> None:
     assert parsed(result.stdout.encode())["cgpause_up", ()] == 1
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        pytest.param(["--listen", "here"], "--listen here: give an IP address and a port", id="listen"),
-        pytest.param(["--once", "--listen", "127.0.0.1:1"], "--listen does not go with --once", id="once"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(path: str, args: list[str], message: str) -> None:
-    result = invoke(*metrics(path, *args))
-
-    assert result.exit_code == 2
-    assert message in result.stderr
-
-
-def test_another_tree_has_no_figures_unless_told_where(tmp_path: Path) -> None:
-    result = invoke("--cgroup-root", str(tmp_path), "metrics", "--once")
-
-    assert result.exit_code == 2
-    assert "--run-dir" in result.stderr
-
-
 # --- over HTTP, as a process -----------------------------------------------------------------------------------------
 
 

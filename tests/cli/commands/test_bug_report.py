@@ -158,18 +158,6 @@ def test_without_a_name_and_in_a_folder_it_gets_a_name_of_its_own(
     assert file.name.endswith(".tar.gz")
 
 
-@pytest.mark.parametrize("name", ["report.zip", "report", "report.gz", ""])
-def test_a_name_that_says_otherwise_is_refused(name: str, tree: FakeTree) -> None:
-    file = f"{tree.folder}/{name}" if name else ""
-
-    result = run(tree, "bug-report", file)
-
-    said = f"cgpause: FILE {file!r}: the report is a .tar.gz; name a file *.tar.gz, or a folder\n"
-    assert (result.exit_code, result.stdout, result.stderr) == (2, "", said)
-    assert not (tree.folder / "report").exists()
-    assert not list(tree.folder.glob("report.*"))
-
-
 @pytest.mark.parametrize("there", ["file", "link"])
 def test_nothing_is_overwritten(there: str, tree: FakeTree) -> None:
     file = tree.folder / "report.tar.gz"

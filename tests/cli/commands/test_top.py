@@ -88,21 +88,6 @@ def test_both_at_once(tree: FakeTree, tmp_path: Path) -> None:
     assert (tmp_path / "top.svg").exists()
 
 
-def test_a_picture_that_cannot_be_written_is_an_error(tree: FakeTree) -> None:
-    result = run(tree, "top", "--export", "/nonexistent/\x1b[2J.svg")
-
-    assert result.exit_code == Exit.REFUSED
-    assert result.stderr.startswith("cgpause: cannot write /nonexistent/\\x1b[2J.svg: ")
-
-
-def test_a_picture_is_an_svg(tree: FakeTree, tmp_path: Path) -> None:
-    result = run(tree, "top", "--export", str(tmp_path / "top.png"))
-
-    assert result.exit_code == Exit.USAGE
-    assert result.stderr.endswith("top.png: the picture is an SVG; name a file *.svg\n")
-    assert not (tmp_path / "top.png").exists()
-
-
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_a_terminal_that_knows_only_ascii_gets_ascii(encoding: str, tree: FakeTree) -> None:
     tree.add_pod("web")

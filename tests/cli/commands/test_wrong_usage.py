@@ -17,6 +17,15 @@ from helpers.trees import FakeTree
         ("pause", ["web", "--mechanism", "freez"], 2, "'--mechanism': 'freez' is not one of 'throttle', 'freeze'."),
         ("top", [], 2, "is drawn on a terminal, and this is none; one frame without: cgpause top --once"),
         ("top", ["--once", "--interval", "0"], 2, "--interval: invalid time '0': use 90s"),
+        ("top", ["--export", "/nonexistent/top.png"], 2, "top.png: the picture is an SVG; name a file *.svg"),
+        ("top", ["--export", "/nonexistent/\x1b[2J.svg"], 5, r"cgpause: cannot write /nonexistent/\x1b[2J.svg: "),
+        ("metrics", ["--once"], 2, "--cgroup-root: nothing is published about another tree without --run-dir"),
+        ("metrics", ["--run-dir", "/run", "--listen", "here"], 2, "--listen here: give an IP address and a port"),
+        ("metrics", ["--run-dir", "/run", "--once", "--listen", ":1"], 2, "--listen does not go with --once"),
+        *(
+            ("bug-report", [file], 2, f"FILE '{file}': the report is a .tar.gz; name a file *.tar.gz, or a folder")
+            for file in ("", "/nonexistent/report.zip", "/nonexistent/report.gz", "/nonexistent/report")
+        ),
         ("lab simulate", [], 2, "give a WORKLOAD.toml or --preset, one of paper-2g-100, "),
         ("lab simulate", ["--preset", "paper-3?-*"], 2, "there is no such preset; did you mean paper-8g-150? There"),
         ("lab simulate", ["--preset", "paper2g-150"], 2, "did you mean paper-2g-150? There are paper-2g-100, "),
