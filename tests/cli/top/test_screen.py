@@ -126,15 +126,6 @@ def test_the_present_rate_is_of_the_last_ten_seconds() -> None:
     assert fall_rate([GraphPoint(at_s, None, None, None) for at_s in range(3)]) is None
 
 
-@pytest.mark.parametrize(
-    ("kills", "said"), [(0, "no OOM kills since boot"), (1, "1 OOM kill since boot"), (7, "7 OOM kills")]
-)
-def test_oom_kills_are_shown(kills: int, said: str) -> None:
-    snapshot = replace(busy_snapshot(), kubepods=Kubepods(1, None, high_is_ours=False, oom_kills=kills))
-
-    assert said in text_of(render(snapshot, Ui(), 80, 24))[2]
-
-
 @pytest.mark.parametrize(("growth", "said"), [(0.0, "next: none, for no pod grows"), (5.0 * MIB, "next: none")])
 def test_no_pod_is_said_to_grow_only_where_none_does(growth: float, said: str) -> None:
     snapshot = make_snapshot(make_pod(growth=growth, place=make_place(MIB, GIB, first=True)))
@@ -212,17 +203,24 @@ def test_memory_that_cannot_be_read_is_said_and_the_pods_stay(size: tuple[int, i
 
 
 @pytest.mark.parametrize(
-    ("daemon", "said"),
+    ("found", "line", "said"),
     [
-        (FoundDaemon(DaemonState.RUNNING, 812), "daemon runs (pid 812)"),
-        (FoundDaemon(DaemonState.RUNNING), "daemon runs"),
-        (FoundDaemon(DaemonState.STOPPED), "DAEMON NOT RUNNING"),
-        (FoundDaemon(DaemonState.DRY_RUN), "daemon holds no lock: a dry run?"),
-        (FoundDaemon(DaemonState.UNKNOWN), "daemon unknown"),
+        (FoundDaemon(DaemonState.RUNNING, 812), 0, "daemon runs (pid 812)"),
+        (FoundDaemon(DaemonState.RUNNING), 0, "daemon runs"),
+        (FoundDaemon(DaemonState.STOPPED), 0, "DAEMON NOT RUNNING"),
+        (FoundDaemon(DaemonState.DRY_RUN), 0, "daemon holds no lock: a dry run?"),
+        (FoundDaemon(DaemonState.UNKNOWN), 0, "daemon unknown"),
+        (Kubepods(1, None, high_is_ours=False, oom_kills=0), 2, "no OOM kills since boot"),
+        (Kubepods(1, None, high_is_ours=False, oom_kills=1), 2, "1 OOM kill since boot"),
+        (Kubepods(1, None, high_is_ours=False, oom_kills=7), 2, "7 OOM kills"),
+        (Kubepods(GIB, 2 * GIB, high_is_ours=False, oom_kills=None), 3, "memory.high 2.0Gi, not ours"),
     ],
 )
-def test_the_title_tells_the_daemons_state(daemon: FoundDaemon, said: str) -> None:
-    assert said in text_of(render(replace(busy_snapshot(), daemon=daemon), Ui(), 80, 24))[0]
+def test_the_first_lines_tell_what_was_found(found: FoundDaemon | Kubepods, line: int, said: str) -> None:
+    before = busy_snapshot()
+    snapshot = replace(before, daemon=found) if isinstance(found, FoundDaemon) else replace(before, kubepods=found)
+
+    assert said in text_of(render(snapshot, Ui(), 120, 40))[line]
 
 
 @pytest.mark.parametrize("ascii_only", [False, True])
@@ -233,12 +231,6 @@ def test_levels_stand_on_the_bars(ascii_only: bool) -> None:  # noqa: FBT001 - a
     for line, letters in ((lines[1], "PEW"), (lines[2], "E"), (lines[3], "H")):
         bar = line[10:].split(" ")[0]
         assert {char for char in bar if char.isalpha()} == set(letters)
-
-
-def test_a_memory_high_of_somebody_else_is_told_from_ours() -> None:
-    snapshot = replace(busy_snapshot(), kubepods=Kubepods(GIB, 2 * GIB, high_is_ours=False, oom_kills=None))
-
-    assert "memory.high 2.0Gi, not ours" in text_of(render(snapshot, Ui(), 120, 40))[3]
 
 
 def test_hostile_names_and_reasons_cannot_reach_the_terminal() -> None:
