@@ -80,14 +80,18 @@ def test_it_ends_as_the_daemon_ended(supervise: Supervise, child: str, code: int
     assert process.returncode == code
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_is_handed_on_and_waited_for(supervise: Supervise, sent: signal.Signals) -> None:
-    process = supervise("""
-        def stop(*_):
+@pytest.mark.parametrize(
+    ("sent", "received"), [("SIGTERM", "SIGTERM"), ("SIGINT", "SIGTERM"), ("SIGHUP", "SIGHUP")], ids=str
+)
+def test_a_stop_and_a_reload_are_handed_on_and_the_end_is_waited_for(
+    supervise: Supervise, sent: str, received: str
+) -> None:
+    process = supervise(f"""
+        def obey(*_):
             time.sleep(0.5)
-            os.write(1, b"resumed\\n")
+            os.write(1, b"obeyed\\n")
             sys.exit(0)
-        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.{received}, obey)
         say("READY=1")
         print("ready", flush=True)
         while True:
@@ -95,28 +99,11 @@ def test_a_stop_is_handed_on_and_waited_for(supervise: Supervise, sent: signal.S
     """)
     assert line(process) == "ready"
 
-    process.send_signal(sent)
+    process.send_signal(signal.Signals[sent])
 
     said, complaint = process.communicate(timeout=60)
-    assert (said, complaint) == ("resumed\n", "")
+    assert (said, complaint) == ("obeyed\n", "")
     assert process.returncode == 0
-
-
-def test_a_reload_is_handed_on(supervise: Supervise) -> None:
-    process = supervise("""
-        def reload(*_):
-            os.write(1, b"reloaded\\n")
-            sys.exit(0)
-        signal.signal(signal.SIGHUP, reload)
-        print("ready", flush=True)
-        time.sleep(60)
-    """)
-    assert line(process) == "ready"
-
-    process.send_signal(signal.SIGHUP)
-
-    assert line(process) == "reloaded"
-    process.communicate(timeout=60)
 
 
 def test_the_ready_file_exists_from_the_daemons_first_message_to_its_end(supervise: Supervise, tmp_path: Path) -> None:

@@ -159,23 +159,24 @@ def test_a_resize_draws_everything_anew(columns: int, lines: int, tree: FakeTree
         assert all(len(line) <= columns for line in program.screen.lines)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
-def test_a_signal_ends_it_and_leaves_the_terminal_as_it_was(number: signal.Signals, tree: FakeTree) -> None:
+@pytest.mark.parametrize(
+    "end",
+    [
+        *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
+        pytest.param("\x03", id="ctrl-c"),
+        pytest.param("\x1c", id="ctrl-backslash"),
+    ],
+)
+def test_a_signal_ends_it_and_leaves_the_terminal_as_it_was(end: signal.Signals | str, tree: FakeTree) -> None:
     with shown(tree) as program:
-        program.signal(number)
+        if isinstance(end, str):
+            program.type(end)
+        else:
+            program.signal(end)
 
         assert program.end() == 0
         assert program.is_as_before()
         assert "Traceback" not in program.text
-
-
-@pytest.mark.parametrize("key", ["\x03", "\x1c"], ids=["ctrl-c", "ctrl-backslash"])
-def test_keys_that_are_such_signals(key: str, tree: FakeTree) -> None:
-    with shown(tree) as program:
-        program.type(key)
-
-        assert program.end() == 0
-        assert program.is_as_before()
 
 
 @pytest.mark.parametrize("how", ["ctrl-z", "SIGSTOP"])
