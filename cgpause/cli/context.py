@@ -118,8 +118,6 @@ class Globals:
     @contextmanager
     def tree(self, config: Config, known: Learned | None = None) -> Iterator[PodTree]:
         """Discover this node's pods, with the learned kinds of their workloads; close their cgroups at the end."""
-        import typer
-
         from cgpause.core.clock import now_ns
         from cgpause.kernel.process import raise_descriptor_limit
         from cgpause.pods.tree import PodTree
@@ -129,12 +127,6 @@ class Globals:
         tree = PodTree(self.root(), self.log_dir, config, None if known is None else Kinds(known.kinds))
         try:
             tree.refresh(now_ns())
-            if tree.words_refused:
-                typer.echo(
-                    "cgpause: without root it cannot read CGPAUSE in the pods' environments: where a pod protects "
-                    "itself, or names its class, this output does not know it",
-                    err=True,
-                )
             tree.look_for_programs(now_ns())
             yield tree
         finally:

@@ -67,11 +67,11 @@ def with_record(tracked: TrackedPod) -> Pod:
 def rule(verdict: Verdict, headroom: Headroom, config: Config) -> str:
     """Return the policy's rule by which a pod runs or is paused now, as a sentence; the verdict has the numbers."""
     paused, place = verdict.usage.pod.paused, verdict.place
+    if verdict.must_end:
+        return f"its pause ends now: {verdict.why}"
     if paused is not None and paused.owner is Owner.MANUAL:
         ends = "or its time is over" if paused.expires_ns is not None else "whatever the memory"
         return f"paused by hand: the daemon leaves it alone until an operator resumes it, {ends}"
-    if verdict.must_end:
-        return f"its pause ends now: {verdict.why}"
     if verdict.rank is None and paused is None:
         aside = "" if place is None else "; its growth of up to 10 s is reserved before other pods are served"
         return f"not a candidate: it may not be paused now{aside}"
@@ -84,7 +84,8 @@ def rule(verdict: Verdict, headroom: Headroom, config: Config) -> str:
         return "stays paused for as long as [hold] allows, or until it is in distress"
     if place.excused:
         return (
-            "runs even without headroom until it frees memory: pauses of all pods have cost more than a restart would"
+            "runs even without headroom, until it frees memory or all pods have headroom: pauses of all pods have cost "
+            "more than a restart would"
         )
     if place.first:
         return "all that it may take is reserved for it, so that one pod can always reach its peak and give memory back"

@@ -29,6 +29,7 @@ def show(given: Globals, ref: str | None, watch: str, form: Format | None) -> No
         config = given.config()
         known, problem = given.learned()
         with given.tree(config, known) as tree, Sampler(tree) as sampler:
+            output.warn_of_unread_words(tree)
             pods = [tracked.pod for tracked in tree.pods.values()]
             one = None if ref is None else find_pod(ref, pods, tree.root, given.namespace)
             sample, verdicts = decide_now(tree, sampler, config, watch_s, known.peaks)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
@@ -14,6 +15,9 @@ from rich.table import Table
 
 from cgpause.core import memory_units
 from cgpause.core.errors import printable
+
+if TYPE_CHECKING:
+    from cgpause.pods.tree import PodTree
 
 WIDE = 110
 """Terminal width from which tables of pods have all columns."""
@@ -34,6 +38,16 @@ def print_rows(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], right:
     for row in rows:
         table.add_row(*map(printable, row))
     console().print(Trimmed(table))
+
+
+def warn_of_unread_words(tree: PodTree) -> None:
+    """Print a line on stderr if this process may not read the pods' own words, which the output then lacks."""
+    if tree.words_refused:
+        typer.echo(
+            "cgpause: without root CGPAUSE cannot be read in the pods' environments: where a pod protects itself, or "
+            "names its class, this output does not know it",
+            err=True,
+        )
 
 
 def print_json(values: dict[str, Any]) -> None:

@@ -56,6 +56,7 @@ def read_chosen(given: Globals, refs: Sequence[str] | None) -> tuple[dict[str, A
         CgpauseError: the configuration or the tree cannot be read, or no pod matches any reference.
     """
     with given.tree(given.config()) as tree, Sampler(tree) as sampler:
+        output.warn_of_unread_words(tree)
         pods = [tracked.pod for tracked in tree.pods.values()]
         if not refs:
             chosen = {pod.cgroup for pod in pods if given.namespace in (None, pod.namespace)}

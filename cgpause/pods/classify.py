@@ -3,7 +3,8 @@
 A pod that listens on TCP is a service. A pod in which a process was started from outside counts as one, because that
 process may have been an exec probe. A pod that got a stop signal counts as one for _ENDING_S. In its first STARTING_S a
 pod is starting, unless its workload is known not to listen. A pod that does not listen after that is silent, and
-`Kinds` chooses its kind by the other pods of its workload. A class from a rule or from the pod's own word comes first.
+`Kinds` chooses its kind by the other pods of its workload. A class from a rule comes first, then a stop signal, then
+the pod's own word.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Classifier:
         """
         tracked.signs.started_ns, tracked.signs.paused_ns = at_ns, 0
         self.assume_program(tracked)
+        self.expects_program |= tracked.is_unlimited  # the next look reads the limit of the new container
         self._begin_starting(tracked, at_ns)
 
     def assume_program(self, tracked: TrackedPod) -> None:

@@ -17,7 +17,7 @@ MOST = 256
 daemon reads each once a second."""
 _DEPTH = 3
 _SANDBOX_BYTES = 2 << 20
-"""Largest use of a sandbox, which is one process that waits; a program takes more as soon as it is loaded."""
+"""Largest use of a sandbox, which is one process that waits; most programs take more."""
 
 
 def kill_containers(pod: Cgroup, names: Names) -> list[str]:
@@ -60,8 +60,8 @@ def limit_bytes(pod: Cgroup) -> int | None:
     """Return the sum of the memory limits of a pod's containers; None if one has no limit, or none is there.
 
     kubelet gives a pod no limit if one of its containers has none, also an init container that has ended
-    (ResourceConfigForPod in pkg/kubelet/cm). The sandbox has no limit either: it is the oldest cgroup, and tiny. CRI-O
-    makes none, but its monitor of a container can be in the pod.
+    (ResourceConfigForPod in pkg/kubelet/cm). The sandbox has no limit either: it is the oldest cgroup, is tiny, and its
+    memory.oom.group is 0. CRI-O makes no sandbox, but its monitor of a container can be in the pod.
     """
     total = 0
     try:
@@ -70,7 +70,7 @@ def limit_bytes(pod: Cgroup) -> int | None:
             with pod.child(name) as cgroup:
                 limit = parse_limit(cgroup.read("memory.max"), "memory.max")
                 used = parse_number(cgroup.read("memory.current"), "memory.current") if limit is None else 0
-            if limit is None and (number or used > _SANDBOX_BYTES):
+            if limit is None and (number or used > _SANDBOX_BYTES or _read_oom_group(pod, name)):
                 return None
             total += limit or 0
     except CgpauseError:  # a container has just ended, or cannot be read

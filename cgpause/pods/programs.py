@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from cgpause.core.clock import NEVER_NS, NS_PER_S
 from cgpause.core.errors import CgpauseError
+from cgpause.core.model import QosClass
 from cgpause.core.parse import parse_number
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.listening import look_inside
@@ -50,7 +51,8 @@ def look_for_program(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
         signs.node_critical = signs.node_critical or inside.node_critical
         if inside.runtime and not no_program and is_new:
             tracked.spare(at_ns + int(SPARED_S * NS_PER_S))
-        if inside.program and tracked.is_unlimited:  # the new container has its limit by now
+        if inside.program and tracked.is_unlimited and tracked.pod.qos is not QosClass.BEST_EFFORT:
+            # The new container has its limit by now. No container of a BestEffort pod has one.
             tracked.pod = replace(tracked.pod, memory_max_bytes=limit_bytes(tracked.cgroup))
     if no_program is not tracked.pod.no_program:
         tracked.pod = replace(tracked.pod, no_program=no_program)

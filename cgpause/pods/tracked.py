@@ -185,6 +185,14 @@ class TrackedPod:
             self.seen = SeenInPause(since_ns)
         return self.seen
 
+    def exceeds_limit(self) -> bool:
+        """Return True if the last sample has more use than the pod's limit, which then was raised since it was read."""
+        usage, limit = self.usage, self.pod.memory_max_bytes
+        if usage is None or limit is None:
+            return False
+        # Beside its containers, a pod without a limit of its own may have any amount of page cache.
+        return (usage.used_bytes if self.is_unlimited else usage[0]) > limit
+
     def is_stat_due(self, at_ns: int) -> bool:
         """Return True if memory.stat has to be read: after 10 or 60 s, after a change of the use, or without a sample.
 

@@ -17,7 +17,7 @@ from cgpause.config.settings import Config, PodClass
 from cgpause.core.cgroup_names import CgroupDriver
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, CgroupGoneError
-from cgpause.core.model import CgroupId, Ended, OwnWord, Pod
+from cgpause.core.model import CgroupId, Ended, OwnWord, Pod, QosClass
 from cgpause.core.parse import parse_cpu_usage, parse_limit
 from cgpause.core.pod_names import Names, workload_of
 from cgpause.kernel.cgroupfs import Cgroup, DryCgroup
@@ -169,7 +169,7 @@ class PodTree:
                 tracked.current_fd = cgroup.open("memory.current")
             memory_max_bytes = parse_limit(cgroup.read("memory.max"), "memory.max")
             tracked.is_unlimited = memory_max_bytes is None
-            if tracked.is_unlimited:
+            if tracked.is_unlimited and pod.qos is not QosClass.BEST_EFFORT:
                 memory_max_bytes = limit_bytes(cgroup)
             tracked.marks = _read_marks(cgroup)
         except CgroupGoneError:
@@ -269,8 +269,7 @@ class PodTree:
         self.read_at_ns = at_ns
         wants_cpu = self.config.reserve.sacrifice  # only sacrifices use the CPU time
         for tracked in self.pods.values():
-            usage, limit = tracked.usage, tracked.pod.memory_max_bytes
-            if limit is not None and not tracked.is_unlimited and usage is not None and usage[0] > limit:
+            if tracked.exceeds_limit():
                 # The limit was raised. With the old limit the pod would seem to need no more memory.
                 self.update_facts(tracked, at_ns)
             is_due = tracked.is_stat_due(at_ns)
@@ -304,13 +303,13 @@ class PodTree:
         """
         little = capacity_bytes * LITTLE_PCT / 100
         for tracked in self.pods.values():
-            usage, limit = tracked.usage, tracked.pod.memory_max_bytes
-            if usage is None:
+            if tracked.usage is None:
                 continue
-            current = usage[0]
+            current = tracked.usage[0]
             if tracked.pod.reclaimable_bytes > current >> 3 and abs(current - tracked.stat_bytes) > little:
                 return True
-            if limit is not None and current > limit:
+            limit = tracked.pod.memory_max_bytes
+            if limit is not None and current > limit and tracked.exceeds_limit():
                 return True
         return False
 

@@ -12,11 +12,11 @@ start     A growing pod starts or resumes only if its grant fits beside 60 % of 
           Without this rule pods would wait for each other halfway to their peaks. While a CPU is idle, a pod without a
           limit and with a known peak runs beside the first one as far as the slack allows.
 bounded   A pause costs time only if idle CPUs could run the pod; memory that pods free lowers that cost. Once pauses
-          have cost as much as a restart, one paused pod runs until it gives back. Its grant must fit beside the worst
-          demand of the first pod and the grants of excused pods. At twice that cost the grant need not fit (the
-          ski-rental rule, Karlin et al. 1988). Only the pod's growth within one reaction is reserved. If also no worst
-          demand fits, and the kernel has killed twice at the limit of kubepods since pauses began to cost, pauses
-          prevent little: then all paused pods of the pod's priority run, not one.
+          have cost as much as a restart, one paused pod runs until it gives back, or all pods have headroom. Its grant
+          must fit beside the worst demand of the first pod and the grants of excused pods. At twice that cost the grant
+          need not fit (the ski-rental rule, Karlin et al. 1988). Only the pod's growth within one reaction is reserved.
+          If also no worst demand fits, and the kernel has killed twice at the limit of kubepods since pauses began to
+          cost, pauses prevent little: then all paused pods of the pod's priority run, not one.
 
 If no worst demand fits, the first pod of the last decision goes on alone. If it has gone or ended its surge, the batch
 pod with the smallest grant goes on instead, an old one before a new one: few pods take all that they may.
@@ -161,7 +161,9 @@ def left_bytes(state: ReserveState, sample: Sample, *, only_growing: bool = Fals
     reaction = reaction_s(state.late_s, sample)
     growths = state.growths
     left = grantable_bytes(sample)
-    beyond, least = 0.0, worthwhile_bytes(sample.headroom.capacity_bytes, _growing_pods(growths, sample)) / ACTIVE_S
+    beyond = least = 0.0
+    if only_growing:
+        least = worthwhile_bytes(sample.headroom.capacity_bytes, _growing_pods(growths, sample)) / ACTIVE_S
     for usage in growths.moving:
         pod, growth = usage.pod, growths.pods[usage.pod.cgroup]
         if pod.no_program or (

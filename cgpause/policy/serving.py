@@ -260,11 +260,15 @@ def _first(
     """Return the first pod, and whether its worst demand is too large (for `was_first`: by more than `margin`)."""
     # A service never ends, so it does not give its memory back: batch goes first if there is any.
     wanting = [one for one in wanting if not one.is_service] or wanting
-    # A pod that has ended its growth may keep its memory for ever: one that grows is on its way to an end. On a real
-    # kubelet an idle pod that had started a minute ago went first, while a job a second before its end was paused.
-    wanting = [one for one in wanting if one.grows] or wanting
     if not wanting:
         return None, False
+    growing = [one for one in wanting if one.grows]
+    if growing:
+        # A pod that has ended its growth may keep its memory for ever. It may be first only if it fits, no growing pod
+        # does, and its end would make room for one. On a real kubelet an idle pod that had started a minute ago went
+        # first, while a job a second before its end was paused.
+        least = min(one.worst for one in growing)
+        wanting = [one for one in wanting if one.grows or one.worst <= left < least <= left + one.returns]
     # Nor is it known that a pod with neither a limit nor a known peak gives memory back: any other one goes first.
     known = [one for one in wanting if one.basis is not _GROWTH]
     fitting = [one for one in known if one.worst <= left] or [one for one in wanting if one.worst <= left]

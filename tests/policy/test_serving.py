@@ -122,6 +122,15 @@ def test_a_pod_that_has_ended_its_growth_goes_first_only_if_no_pod_grows() -> No
     assert first(60, idle, job._replace(grows=False)) == ("a", False)
 
 
+def test_a_pod_that_computes_with_its_memory_goes_first_if_its_end_makes_room_for_one_that_grows() -> None:
+    """Else a job seconds before its end would be paused for one that does not fit."""
+    computes, grows = want("a", 4, returns=40, grows=False), want("b", 9, paused_s=5)
+    assert first(7, computes, grows) == ("a", False)
+    assert first(7, computes._replace(returns=1.0 * MIB), grows) == ("b", True), "its end makes too little room"
+    assert first(9, computes, grows) == ("b", False)
+    assert first(3, computes, grows) == ("b", True)
+
+
 def test_the_first_runs_and_its_worst_demand_is_reserved() -> None:
     found = served(50, want("a", 30, need=20), want("b", 100, need=20), want("c", 100, need=1))
     assert [place.runs for place in found.places] == [True, True, False]

@@ -287,6 +287,14 @@ def _beside_new_idle(chance: Random) -> Node:
     return Node([*idle_pods, *jobs], cpus=2, make_s=chance.uniform(0.2, 0.8))
 
 
+def _computing(chance: Random) -> Node:
+    def wave() -> Wave:
+        speed, stay_s = chance.uniform(0.02, 0.1) * _CAPACITY, chance.uniform(15, 40)
+        return Wave(20 * MIB, int(chance.uniform(0.30, 0.40) * _CAPACITY), speed, unit_bytes=8 * MIB, stay_s=stay_s)
+
+    return Node(_pods("computing", 8, wave, int(0.44 * _CAPACITY) // MIB, lambda: chance.uniform(0, 4)))
+
+
 def _small(chance: Random) -> Node:
     def wave() -> Wave:
         peak_bytes, bytes_per_s = int(chance.uniform(55, 78)) * MIB, chance.uniform(5, 100) * MIB
@@ -382,6 +390,11 @@ ADVERSARIES: Final = {
         "3 such jobs of other workloads, by 1.5 % to 2.2 % of the memory a second, beside 7 idle pods that started up "
         "to 20 s before; 2 CPUs",
         _beside_new_idle,
+    ),
+    "computing": Adversary(
+        "8 pods go to 30 % to 40 % of the memory by 2 % to 10 % of it a second, stay there for 15 to 40 s and end; "
+        "limit 44 %",
+        _computing,
     ),
     "small": Adversary("110 pods go from 15 to up to 78 MiB and back, five times, on 3.5 GiB and 8 CPUs", _small),
     "many": Adversary(
