@@ -262,7 +262,7 @@ def _first(
     wanting = [one for one in wanting if not one.is_service] or wanting
     if not wanting:
         return None, False
-    growing = [one for one in wanting if one.grows]
+    growing = [one for one in wanting if one.grows and one.basis is not _GROWTH]
     if growing:
         # A pod that has ended its growth may keep its memory for ever. It may be first only if it fits, no growing pod
         # does, and its end would make room for one. On a real kubelet an idle pod that had started a minute ago went

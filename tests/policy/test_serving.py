@@ -120,6 +120,7 @@ def test_a_pod_that_has_ended_its_growth_goes_first_only_if_no_pod_grows() -> No
     assert first(200, idle, job) == ("b", False)
     assert first(60, idle, job, was_first=idle) == ("b", True)
     assert first(60, idle, job._replace(grows=False)) == ("a", False)
+    assert first(200, idle, job._replace(basis=Basis.GROWTH)) == ("a", False), "nor is it known that b ends"
 
 
 def test_a_pod_that_computes_with_its_memory_goes_first_if_its_end_makes_room_for_one_that_grows() -> None:
