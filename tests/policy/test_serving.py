@@ -128,8 +128,8 @@ def test_a_pod_that_computes_with_its_memory_goes_first_if_its_end_makes_room_fo
     computes, grows = want("a", 4, returns=40, grows=False), want("b", 9, paused_s=5)
     assert first(7, computes, grows) == ("a", False)
     assert first(7, computes._replace(returns=1.0 * MIB), grows) == ("b", True), "its end makes too little room"
-    assert first(9, computes, grows) == ("b", False)
-    assert first(3, computes, grows) == ("b", True)
+    assert first(9, computes, grows) == ("a", False)
+    assert first(3, computes, grows) == ("a", True)
 
 
 def test_the_first_runs_and_its_worst_demand_is_reserved() -> None:
