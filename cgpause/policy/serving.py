@@ -264,8 +264,8 @@ def _first(
         return None, False
     growing = [one for one in wanting if one.grows and one.basis is not _GROWTH]
     if growing:
-        # A pod that has ended its growth may keep its memory for ever, and if it holds little, its end makes no room for
-        # a growing one. On a real kubelet an idle pod that had started a minute ago went first, while a job a second
+        # A pod that has ended its growth may keep its memory for ever; if it holds little, its end makes no room for a
+        # growing one. On a real kubelet an idle pod that had started a minute ago went first, while a job a second
         # before its end was paused.
         least = min(one.worst for one in growing)
         wanting = [one for one in wanting if one.grows or one.returns >= least]
