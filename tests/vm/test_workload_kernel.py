@@ -221,7 +221,7 @@ def test_a_pods_own_word_is_read_with_the_rights_of_the_unit_and_not_without(pod
         pods.speak(word, word)
 
     def look(without: str = "") -> dict[str, tuple[str, str | None]]:
-        return {name: (workload, why) for name, (workload, _, _, why) in pods.look(without).items()}
+        return {name: (workload, why) for name, (workload, *_, why) in pods.look(without).items()}
 
     assert look() == {
         "host": ("service", None),
