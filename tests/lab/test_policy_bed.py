@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lab.measure.policy_loads import ADVERSARIES, run
+from lab.measure.policy_loads import ADVERSARIES
+from lab.measure.policy_node import run
 from lab.pages.policy_report import cells_of, losses, where_it_loses
 
 from cgpause.config.settings import Config

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from lab.measure.policy_bed import NONE, RESERVE, Task, config_of, load_of
-from lab.measure.policy_loads import ADVERSARIES, GIB, Node, Wave, run, starting
+from lab.measure.policy_loads import ADVERSARIES, Wave, starting
+from lab.measure.policy_node import GIB, Node, run
 from lab.measure.policy_noise import SETTLED_S, noise
 
 from cgpause.config.settings import Config

@@ -22,7 +22,8 @@ from cgpause.offline.simulate.run import GroupOutcome, Outcome, simulate
 from cgpause.offline.simulate.workload import make_load
 from lab.bed.frame import print_result
 from lab.measure.policy_hour import hour
-from lab.measure.policy_loads import ADVERSARIES, STARTING_CPUS, run, starting
+from lab.measure.policy_loads import ADVERSARIES, STARTING_CPUS, starting
+from lab.measure.policy_node import run
 from lab.measure.policy_noise import NOISE_CPUS, noise
 from lab.vm.host import say
 

@@ -6,116 +6,19 @@ A load is a node and its pods. The seed decides sizes, speeds and start times; t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, Final
+from typing import Final
 
-from cgpause.config.settings import Config
 from cgpause.core.model import PodKind
-from cgpause.offline.simulate.cluster import Cluster
-from cgpause.offline.simulate.engine import START_S
 from cgpause.offline.simulate.load import make_pods
-from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import MIB, Behaviour, Probe, SimPod, Step, fill
 from cgpause.offline.simulate.presets import PRESETS
 from cgpause.offline.simulate.workload import make_load
+from lab.measure.policy_node import CAPACITY, GIB, Node
 
-GIB: Final = 1 << 30
-PATIENCE_S: Final = 3600.0
-"""Longest simulated time of a run, in seconds; then it ends unfinished."""
-_CAPACITY: Final = 4 * GIB
 _EVER: Final = math.inf
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node with its pods."""
-
-    pods: Sequence[SimPod]
-    cpus: int = 4
-    capacity_bytes: int = _CAPACITY
-    queued: bool = False
-    """True if pods wait in order until their requests fit; otherwise each pod starts at its `start_s`."""
-    make_s: float = 0.0
-    """Time to start a container, in seconds."""
-    horizon_s: float = PATIENCE_S
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of one run; times in seconds."""
-
-    jobs: int
-    finished: int
-    finished_names: list[str]
-    total_s: float
-    """Time until the last job finished, or until the run was given up."""
-    kills: int
-    """Number of the kernel's OOM kills."""
-    probe_kills: int
-    pauses: int
-    longest_pause_s: float
-    """Longest pause of any pod."""
-    services: int = 0
-    """Number of pods with a liveness probe."""
-    longest_start_s: float = 0.0
-    """Longest time from the start of a service's container until it answers, is killed, or the run ends."""
-
-    def figures(self) -> dict[str, Any]:
-        """Return the outcome for JSON."""
-        return {name: value for name, value in asdict(self).items() if name != "finished_names"}
-
-
-def run(node: Node, config: Config | None, seed: int = 0) -> Outcome:
-    """Simulate a node until its last job has finished or `horizon_s` is over; without control if `config` is None."""
-    sim = SimNode(
-        [] if node.queued else node.pods,
-        config=config,
-        kubepods_max_bytes=node.capacity_bytes,
-        cpus=node.cpus,
-        make_s=node.make_s,
-        seed=seed,
-    )
-    end_s = START_S + node.horizon_s
-    if node.queued:
-        Cluster([sim], node.pods, node.capacity_bytes, seed=seed).run(end_s)
-    else:
-        while sim.now_s < end_s and any(pod.lasts_s is None for pod in sim.admitted):
-            sim.engine.step(end_s)
-        sim.engine.settle_all()
-    jobs = [pod for pod in node.pods if pod.lasts_s is None]
-    finished = [pod for pod in jobs if pod.finished_s is not None]
-    services = [pod for pod in node.pods if pod.probe is not None]
-    pauses = [end_s - since_s for pod in sim.all_pods for since_s, end_s in sim.hold_spans(pod)]
-    return Outcome(
-        jobs=len(jobs),
-        finished=len(finished),
-        finished_names=sorted(pod.name for pod in finished),
-        total_s=max(pod.finished_s or 0.0 for pod in finished) if len(finished) == len(jobs) else node.horizon_s,
-        kills=sim.oom_kills,
-        probe_kills=sum(pod.probe_kills for pod in services),
-        pauses=sim.pauses,
-        longest_pause_s=max(pauses, default=0.0),
-        services=len(services),
-        longest_start_s=max((_start_s(sim, pod) for pod in services), default=0.0),
-    )
-
-
-def _start_s(sim: SimNode, pod: SimPod) -> float:
-    """Return the longest time until a container of the pod answered, was killed, or the run ended.
-
-    The time begins at the container's start. A pause that begins before the answer delays it by its duration.
-    """
-    longest_s = 0.0
-    runs = [*pod.runs, *([] if pod.started_s is None else [(pod.started_s, sim.now_s)])]
-    for began_s, ended_s in runs:
-        up_s = began_s + pod.starts_s
-        for since_s, until_s in sim.hold_spans(pod):
-            if began_s <= since_s < up_s:
-                up_s += until_s - since_s
-        longest_s = max(longest_s, min(up_s, ended_s) - began_s)
-    return longest_s
 
 
 # Behaviour of containers
@@ -258,8 +161,8 @@ def _beside_idle(chance: Random) -> Node:
     jobs = [
         SimPod(
             f"large-{n}",
-            Wave(20 * MIB, int(0.40 * _CAPACITY), chance.uniform(50, 300) * MIB, unit_bytes=8 * MIB, stay_s=2.0),
-            limit_bytes=int(0.44 * _CAPACITY),
+            Wave(20 * MIB, int(0.40 * CAPACITY), chance.uniform(50, 300) * MIB, unit_bytes=8 * MIB, stay_s=2.0),
+            limit_bytes=int(0.44 * CAPACITY),
             start_s=3 + n * chance.uniform(0, 2),
         )
         for n in range(3)
@@ -275,24 +178,24 @@ def _beside_new_idle(chance: Random) -> Node:
             yield Step(cpu_s=0.01, sleep_s=1.0)
 
     idle_pods = [SimPod(f"idle-{n}", idle, limit_bytes=100 * MIB, lasts_s=_EVER) for n in range(7)]
-    begins_s, speed = chance.uniform(1, 20), chance.uniform(0.015, 0.022) * _CAPACITY
-    grow = Wave(10 * MIB, int(0.40 * _CAPACITY), speed, unit_bytes=8 * MIB)
+    begins_s, speed = chance.uniform(1, 20), chance.uniform(0.015, 0.022) * CAPACITY
+    grow = Wave(10 * MIB, int(0.40 * CAPACITY), speed, unit_bytes=8 * MIB)
 
     def large() -> Iterator[Step]:
         yield Step(cpu_s=2.0)  # to begin, so that no CPU is idle
         yield from grow()
 
     names = ("import", "train", "export")  # three workloads, so that none shows what the others are
-    jobs = [SimPod(name, large, limit_bytes=int(0.44 * _CAPACITY), start_s=begins_s) for name in names]
+    jobs = [SimPod(name, large, limit_bytes=int(0.44 * CAPACITY), start_s=begins_s) for name in names]
     return Node([*idle_pods, *jobs], cpus=2, make_s=chance.uniform(0.2, 0.8))
 
 
 def _computing(chance: Random) -> Node:
     def wave() -> Wave:
-        speed, stay_s = chance.uniform(0.02, 0.1) * _CAPACITY, chance.uniform(15, 40)
-        return Wave(20 * MIB, int(chance.uniform(0.30, 0.40) * _CAPACITY), speed, unit_bytes=8 * MIB, stay_s=stay_s)
+        speed, stay_s = chance.uniform(0.02, 0.1) * CAPACITY, chance.uniform(15, 40)
+        return Wave(20 * MIB, int(chance.uniform(0.30, 0.40) * CAPACITY), speed, unit_bytes=8 * MIB, stay_s=stay_s)
 
-    return Node(_pods("computing", 8, wave, int(0.44 * _CAPACITY) // MIB, lambda: chance.uniform(0, 4)))
+    return Node(_pods("computing", 8, wave, int(0.44 * CAPACITY) // MIB, lambda: chance.uniform(0, 4)))
 
 
 def _small(chance: Random) -> Node:
@@ -328,8 +231,8 @@ def _unlimited(chance: Random, at_once: int, peaks: tuple[float, float], rounds:
     pods = [
         SimPod(
             f"unlimited-7d9f8b6c5d-{_suffix(chance)}",
-            Wave(100 * MIB, int(chance.uniform(*peaks) * _CAPACITY), chance.uniform(50, 300) * MIB, rounds, stay_s=1.0),
-            request_bytes=_CAPACITY // at_once,
+            Wave(100 * MIB, int(chance.uniform(*peaks) * CAPACITY), chance.uniform(50, 300) * MIB, rounds, stay_s=1.0),
+            request_bytes=CAPACITY // at_once,
         )
         for n in range(4 * at_once)
     ]

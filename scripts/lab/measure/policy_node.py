@@ -1,0 +1,109 @@
+"""A simulated node with its pods, and the outcome of a run on it with a policy or without control."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from cgpause.config.settings import Config
+from cgpause.offline.simulate.cluster import Cluster
+from cgpause.offline.simulate.engine import START_S
+from cgpause.offline.simulate.node import SimNode
+from cgpause.offline.simulate.pods import SimPod
+
+GIB: Final = 1 << 30
+PATIENCE_S: Final = 3600.0
+"""Longest simulated time of a run, in seconds; then it ends unfinished."""
+CAPACITY: Final = 4 * GIB
+"""Memory of a node unless the load says otherwise, in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node with its pods."""
+
+    pods: Sequence[SimPod]
+    cpus: int = 4
+    capacity_bytes: int = CAPACITY
+    queued: bool = False
+    """True if pods wait in order until their requests fit; otherwise each pod starts at its `start_s`."""
+    make_s: float = 0.0
+    """Time to start a container, in seconds."""
+    horizon_s: float = PATIENCE_S
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of one run; times in seconds."""
+
+    jobs: int
+    finished: int
+    finished_names: list[str]
+    total_s: float
+    """Time until the last job finished, or until the run was given up."""
+    kills: int
+    """Number of the kernel's OOM kills."""
+    probe_kills: int
+    pauses: int
+    longest_pause_s: float
+    """Longest pause of any pod."""
+    services: int = 0
+    """Number of pods with a liveness probe."""
+    longest_start_s: float = 0.0
+    """Longest time from the start of a service's container until it answers, is killed, or the run ends."""
+
+    def figures(self) -> dict[str, Any]:
+        """Return the outcome for JSON."""
+        return {name: value for name, value in asdict(self).items() if name != "finished_names"}
+
+
+def run(node: Node, config: Config | None, seed: int = 0) -> Outcome:
+    """Simulate a node until its last job has finished or `horizon_s` is over; without control if `config` is None."""
+    sim = SimNode(
+        [] if node.queued else node.pods,
+        config=config,
+        kubepods_max_bytes=node.capacity_bytes,
+        cpus=node.cpus,
+        make_s=node.make_s,
+        seed=seed,
+    )
+    end_s = START_S + node.horizon_s
+    if node.queued:
+        Cluster([sim], node.pods, node.capacity_bytes, seed=seed).run(end_s)
+    else:
+        while sim.now_s < end_s and any(pod.lasts_s is None for pod in sim.admitted):
+            sim.engine.step(end_s)
+        sim.engine.settle_all()
+    jobs = [pod for pod in node.pods if pod.lasts_s is None]
+    finished = [pod for pod in jobs if pod.finished_s is not None]
+    services = [pod for pod in node.pods if pod.probe is not None]
+    pauses = [end_s - since_s for pod in sim.all_pods for since_s, end_s in sim.hold_spans(pod)]
+    return Outcome(
+        jobs=len(jobs),
+        finished=len(finished),
+        finished_names=sorted(pod.name for pod in finished),
+        total_s=max(pod.finished_s or 0.0 for pod in finished) if len(finished) == len(jobs) else node.horizon_s,
+        kills=sim.oom_kills,
+        probe_kills=sum(pod.probe_kills for pod in services),
+        pauses=sim.pauses,
+        longest_pause_s=max(pauses, default=0.0),
+        services=len(services),
+        longest_start_s=max((_start_s(sim, pod) for pod in services), default=0.0),
+    )
+
+
+def _start_s(sim: SimNode, pod: SimPod) -> float:
+    """Return the longest time until a container of the pod answered, was killed, or the run ended.
+
+    The time begins at the container's start. A pause that begins before the answer delays it by its duration.
+    """
+    longest_s = 0.0
+    runs = [*pod.runs, *([] if pod.started_s is None else [(pod.started_s, sim.now_s)])]
+    for began_s, ended_s in runs:
+        up_s = began_s + pod.starts_s
+        for since_s, until_s in sim.hold_spans(pod):
+            if began_s <= since_s < up_s:
+                up_s += until_s - since_s
+        longest_s = max(longest_s, min(up_s, ended_s) - began_s)
+    return longest_s
