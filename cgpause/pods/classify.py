@@ -62,7 +62,7 @@ class Classifier:
         """
         tracked.signs.started_ns, tracked.signs.paused_ns = at_ns, 0
         self.assume_program(tracked)
-        self.expects_program |= tracked.is_unlimited  # the next look reads the limit of the new container
+        self.expects_program |= tracked.sums_limits  # the next look reads the limit of the new container
         self._begin_starting(tracked, at_ns)
 
     def assume_program(self, tracked: TrackedPod) -> None:

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from cgpause.core.clock import NEVER_NS, NS_PER_S
 from cgpause.core.errors import CgpauseError
-from cgpause.core.model import QosClass
 from cgpause.core.parse import parse_number
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.listening import look_inside
@@ -35,7 +34,7 @@ instructions."""
 def look_for_program(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
     """Set `Pod.no_program`, and spare the pod while a runtime works beside a program.
 
-    If the pod itself has no limit, also read those of its containers. `watched` is whether inotify reports new
+    If the containers' limits are summed up, also read them again. `watched` is whether inotify reports new
     containers. Return True if a program was seen.
     """
     signs = tracked.signs
@@ -51,8 +50,7 @@ def look_for_program(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
         signs.node_critical = signs.node_critical or inside.node_critical
         if inside.runtime and not no_program and is_new:
             tracked.spare(at_ns + int(SPARED_S * NS_PER_S))
-        if inside.program and tracked.is_unlimited and tracked.pod.qos is not QosClass.BEST_EFFORT:
-            # The new container has its limit by now. No container of a BestEffort pod has one.
+        if inside.program and tracked.sums_limits:  # the new container has its limit by now
             tracked.pod = replace(tracked.pod, memory_max_bytes=limit_bytes(tracked.cgroup))
     if no_program is not tracked.pod.no_program:
         tracked.pod = replace(tracked.pod, no_program=no_program)

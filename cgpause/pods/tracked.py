@@ -30,6 +30,9 @@ _STAT_INTERVAL_S = 10
 _LITTLE_STAT_INTERVAL_S = 60
 """The same for a pod with next to no page cache: even if all of it turns into anonymous memory, that is noise."""
 
+_LARGE_CHANGE_BYTES = 4 << 20
+"""Change of a large pod's use after which memory.stat is read: less than a large drop on a node of 4 GiB or more."""
+
 
 @dataclass(slots=True)
 class SeenInPause:
@@ -103,8 +106,9 @@ class TrackedPod:
     """Whether this process runs in the pod; None while unknown. A pod in which it runs, or may run, is protected."""
     current_fd: int = -1
     """Descriptor on memory.current; -1 while the file cannot be opened."""
-    is_unlimited: bool = False
-    """Whether the pod's own memory.max is `max`; then `pod.memory_max_bytes` is the sum of its containers' limits."""
+    sums_limits: bool = False
+    """Whether `pod.memory_max_bytes` is the sum of the containers' limits, because the pod itself has none. In a
+    BestEffort pod no container has a limit."""
     usage: PodUsage | None = None
     """The usage in the last sample; None before the first one, and after a failed read."""
     oom_kills: int | None = None
@@ -191,14 +195,14 @@ class TrackedPod:
         if usage is None or limit is None:
             return False
         # Beside its containers, a pod without a limit of its own may have any amount of page cache.
-        return (usage.used_bytes if self.is_unlimited else usage[0]) > limit
+        return (usage.used_bytes if self.sums_limits else usage[0]) > limit
 
     def is_stat_due(self, at_ns: int) -> bool:
         """Return True if memory.stat has to be read: after 10 or 60 s, after a change of the use, or without a sample.
 
-        A change is 1/64 of the use in the last sample, but no more than 4 MiB or 1/1024 of it: else the page cache of a
-        large pod would count as growth until the next reading, and then as a drop. It is any change at all if more than
-        1/8 of the use can be reclaimed.
+        A change is 1/64 of the use in the last sample, but of a large pod _LARGE_CHANGE_BYTES or 1/1024: else its page
+        cache would count as growth until the next reading, and then as a drop. It is any change at all if more than 1/8
+        of the use can be reclaimed.
 
         The kernel sums memory.stat up over all CPUs and prints sixty lines, which costs ten times as much as
         memory.current, and most pods of a node are idle. Page cache can turn into anonymous memory while memory.current
@@ -208,7 +212,10 @@ class TrackedPod:
         if at_ns >= self.stat_at_ns or usage is None:
             return True
         current = usage[0]
-        change = 0 if self.pod.reclaimable_bytes > current >> 3 else min(current >> 6, max(4 << 20, current >> 10))
+        if self.pod.reclaimable_bytes > current >> 3:
+            change = 0
+        else:
+            change = min(current >> 6, max(_LARGE_CHANGE_BYTES, current >> 10))
         return abs(current - self.stat_bytes) > change
 
     def read_stat(self, at_ns: int) -> tuple[int, int]:

@@ -168,8 +168,8 @@ class PodTree:
             if tracked.current_fd < 0:
                 tracked.current_fd = cgroup.open("memory.current")
             memory_max_bytes = parse_limit(cgroup.read("memory.max"), "memory.max")
-            tracked.is_unlimited = memory_max_bytes is None
-            if tracked.is_unlimited and pod.qos is not QosClass.BEST_EFFORT:
+            tracked.sums_limits = memory_max_bytes is None and pod.qos is not QosClass.BEST_EFFORT
+            if tracked.sums_limits:
                 memory_max_bytes = limit_bytes(cgroup)
             tracked.marks = _read_marks(cgroup)
         except CgroupGoneError:

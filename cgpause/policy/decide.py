@@ -128,7 +128,7 @@ def see(state: State, sample: Sample, config: Config) -> Seen:
 def _leave_all(seen: Seen, sample: Sample, config: Config) -> Decision:
     """Return the decision without actions. It admits all new pods, and forgets the cost of pauses and the first pod."""
     next_ns = _next_ns(seen.fill, sample, seen.left_bytes, [], {}, config)
-    learned = reserve.admit_all(seen.reserve._replace(unsafe_since_ns=None, first=None, cost_s=0.0))
+    learned = reserve.end_shortage(seen.reserve._replace(unsafe_since_ns=None, first=None, cost_s=0.0))
     quiet = None
     if config.policy is Policy.RESERVE:
         quiet = _quiet(seen.left_bytes, [], {}, sample, next_ns, config)

@@ -29,7 +29,7 @@ class Verdict:
     blocked: str = ""
     """Reason why a running pod may not be paused now; "" if it may."""
     must_end: bool = False
-    """Whether the pod's pause ends now whatever the headroom; `why` has the reason."""
+    """Whether the daemon has to end the pod's pause now, also without headroom, for the reason in `why`."""
 
     @property
     def text(self) -> str:

@@ -182,8 +182,8 @@ def left_bytes(state: ReserveState, sample: Sample, *, only_growing: bool = Fals
     return left - beyond if len(growths.moving) > 1 else left  # one that moves alone leaves no other to pause
 
 
-def admit_all(state: ReserveState) -> ReserveState:
-    """Return the state for a headroom that is enough for all pods: with every newcomer admitted, and no pod excused."""
+def end_shortage(state: ReserveState) -> ReserveState:
+    """Return the state once all pods have headroom: every newcomer is admitted, and no pod is excused."""
     growths = state.growths
     pods = {
         usage.pod.cgroup: one._replace(admitted=True, excused=False)

@@ -23,7 +23,7 @@ from cgpause.core.model import (
 )
 from cgpause.policy.decide import State, decide
 from cgpause.policy.peaks import Peaks
-from cgpause.policy.reserve import admit_all, grantable_bytes, left_bytes, observe
+from cgpause.policy.reserve import end_shortage, grantable_bytes, left_bytes, observe
 
 # Headroom if every pod takes its claim
 
@@ -260,16 +260,16 @@ def test_many_pods_that_each_grow_by_little_are_paused_before_they_fill_the_node
     assert ("pause" in node.does().values()) is paused
 
 
-def test_quiet_nodes_admit_all() -> None:
+def test_quiet_nodes_end_shortage() -> None:
     known = {"admitted": False}
     node = Node(free=900).add("a", 300).add("b", 0, known=known).add("c", 0, known=known)
     state = observe(node.state().reserve, node.sample())
-    assert all(one.admitted for one in admit_all(state).growths.pods.values())
-    assert admit_all(admit_all(state)) == admit_all(state)
+    assert all(one.admitted for one in end_shortage(state).growths.pods.values())
+    assert end_shortage(end_shortage(state)) == end_shortage(state)
     excused = observe(Node(free=900).add("a", 300, known={"excused": True}).state().reserve, node.sample())
-    assert not any(one.excused for one in admit_all(excused).growths.pods.values())
+    assert not any(one.excused for one in end_shortage(excused).growths.pods.values())
     still = observe(Node(free=900).add("a", 300).state().reserve, node.sample())
-    assert admit_all(still)._replace(growths=still.growths) == still
+    assert end_shortage(still)._replace(growths=still.growths) == still
 
 
 def test_newcomers_begin_one_after_the_other_also_where_they_take_their_time() -> None:
