@@ -33,6 +33,8 @@ _OLDEST_KERNEL = (5, 14)
 5.7 ("cgroupfs: Support user xattrs"), cgroup.freeze 5.2 (76f969e8948d)."""
 _DEFERRED_THROTTLE_KERNEL = (6, 18)
 """First kernel that throttles a task on its return to user space (sched/fair: Switch to task based throttle model)."""
+_PAGE_BYTES = 4096
+"""The page size for which `growth.noise_bytes` holds."""
 _OTHER_WRITERS = ("koordlet", "crane-agent", "katalyst-agent")
 _PROBE_XATTR = "user.cgpause_check"
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -116,6 +118,9 @@ def _kernel() -> Finding:
     version = (int(match[1]), int(match[2])) if match else (0, 0)
     if version < _OLDEST_KERNEL:
         return Finding("kernel", Level.FAIL, f"{release} is older than 5.14", "upgrade: cgroup.kill is missing")
+    if os.sysconf("SC_PAGE_SIZE") != _PAGE_BYTES:
+        advice = "the policy assumes pages of 4 KiB and takes noise for growth here: try it on one node first"
+        return Finding("kernel", Level.WARN, f"{release} has pages of {os.sysconf('SC_PAGE_SIZE') >> 10} KiB", advice)
     if version < _DEFERRED_THROTTLE_KERNEL:
         advice = (
             "before 6.18 a throttled task may stop inside the kernel with a lock held, for longer the smaller the quota"

@@ -1,7 +1,7 @@
 """The command line of the node's kubelet: where its configuration is, and its eviction thresholds given as flags.
 
 kubelet's flags win over its configuration, and drop-in files over the main one (k/k cmd/kubelet/app/server.go). A
-kubelet inside another program (k3s, RKE2) has no command line of its own, and is not found.
+kubelet inside another program (k3s) has no command line of its own, and is not found.
 """
 
 from __future__ import annotations

@@ -203,6 +203,16 @@ def test_kernels_at_the_boundaries(
     assert ("before 6.18" in kernel.message) == (said == "before 6.18")
 
 
+def test_large_pages_are_a_warning(healthy: FakeTree, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(platform, "release", lambda: "7.2.0-64k")
+    real = os.sysconf
+    monkeypatch.setattr(os, "sysconf", lambda name: 65536 if name == "SC_PAGE_SIZE" else real(name))
+
+    kernel = findings_of(healthy)[0]
+
+    assert (kernel.level, kernel.message) == (Level.WARN, "7.2.0-64k has pages of 64 KiB")
+
+
 def test_a_lock_held_by_a_stopped_process_fails_and_does_not_hang(healthy: FakeTree) -> None:
     with lock_held(healthy.kubepods):
         found = {finding.name: finding for finding in findings_of(healthy)}["flock"]
