@@ -112,6 +112,8 @@ def test_prometheus_reaches_the_sidecar_and_nothing_else_is_allowed() -> None:
     ports = {port["name"] for container in pod["spec"]["containers"] for port in container.get("ports", [])}
     assert {endpoint["port"] for endpoint in monitor["podMetricsEndpoints"]} == ports
     assert [rule["ports"] for rule in policy["ingress"]] == [[{"port": port} for port in ports]]
+    dropped = {one.get("regex") for one in monitor["podMetricsEndpoints"][0]["relabelings"]}
+    assert "pod|container|endpoint" in dropped  # else each rollout begins new series
     assert sorted(policy["policyTypes"]) == ["Egress", "Ingress"]
     assert "egress" not in policy
     for selector in (policy["podSelector"], monitor["selector"]):
