@@ -109,19 +109,10 @@ def main_options(
     ] = False,
 ) -> None:
     """Options common to all commands, before or after the command."""
-    for option, value in (
-        ("--cgroup-root", cgroup_root),
-        ("--config", config),
-        ("--log-dir", log_dir),
-        ("--state-dir", state_dir),
-        ("--run-dir", run_dir),
-        ("--namespace", namespace),
-    ):
+    for name, value in context.params.items():
         if value == "":
-            fail(
-                f"{option} is empty: give it a {'name' if option == '--namespace' else 'path'}, or leave it out",
-                Exit.USAGE,
-            )
+            what = "name" if name == "namespace" else "path"
+            fail(f"--{name.replace('_', '-')} is empty: give it a {what}, or leave it out", Exit.USAGE)
     if namespace is not None and context.invoked_subcommand not in _OF_PODS:
         fail(f"--namespace is for {', '.join(_OF_PODS)}, not for {context.invoked_subcommand}", Exit.USAGE)
     context.obj = Globals(cgroup_root, config, log_dir, state_dir, run_dir, namespace)
@@ -348,15 +339,10 @@ def run(
     verbose: Annotated[bool, typer.Option("--verbose", help="Log debug messages too.")] = False,
 ) -> None:
     """Run the daemon in the foreground, as the systemd unit does."""
-    given: Globals = context.obj
-    options = ["--log-dir", given.log_dir]
-    for option, value in (
-        ("--config", given.config_path),
-        ("--cgroup-root", given.cgroup_root),
-        ("--state-dir", given.state_dir),
-        ("--run-dir", given.run_dir),
-    ):
-        options += [] if value is None else [option, value]
+    options: list[str] = []
+    for name, value in context.find_root().params.items():
+        if isinstance(value, str):
+            options += [f"--{name.replace('_', '-')}", value]
     options += ["--dry-run"] * dry_run + ["--verbose"] * verbose
     # A new process image keeps typer and rich out of the daemon's memory. -P stops root from importing modules from the
     # current folder, which may belong to another user.

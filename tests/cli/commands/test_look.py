@@ -180,9 +180,9 @@ def test_the_default_configuration_is_read_when_it_exists(tree: FakeTree, monkey
         (["run", "--dry-run", "--verbose"], ["--log-dir", "/var/log", "--dry-run", "--verbose"]),
         (
             ["--cgroup-root", "/cg", "--config", "/c.toml", "--log-dir", "/logs", "run", "--dry-run"],
-            ["--log-dir", "/logs", "--config", "/c.toml", "--cgroup-root", "/cg", "--dry-run"],
+            ["--cgroup-root", "/cg", "--config", "/c.toml", "--log-dir", "/logs", "--dry-run"],
         ),
-        (["--config", "\udcff", "run"], ["--log-dir", "/var/log", "--config", "\udcff"]),
+        (["--config", "\udcff", "run"], ["--config", "\udcff", "--log-dir", "/var/log"]),
     ],
     ids=["plain", "flags", "everything", "not-utf-8"],
 )
