@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from cgpause.cli.top.screen import Frame
+from rich.segment import SegmentLines
+
 from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodDetail, PodState, SeenPod
 from cgpause.config.settings import Config, HowPaused
 from cgpause.core.model import (
@@ -206,7 +207,7 @@ def make_detail(pod: SeenPod) -> PodDetail:
     return PodDetail(pod.key, values, 1, Pressure(3.5, 1, 0.5, 1), 7, PAST)
 
 
-def text_of(frame: Frame) -> list[str]:
+def text_of(frame: SegmentLines) -> list[str]:
     """Return the frame's lines without styles and trailing blanks."""
     return ["".join(text for text, _, _ in line).rstrip() for line in frame.lines]
 

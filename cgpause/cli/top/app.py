@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rich.console import Console
+from rich.segment import SegmentLines
 
 from cgpause.cli import byhand
 from cgpause.cli.byhand import Note
@@ -26,7 +27,7 @@ from cgpause.cli.context import Globals
 from cgpause.cli.exits import exits, fail, seconds
 from cgpause.cli.top.keys import LONE_ESC_S, REDRAW, KeyDecoder
 from cgpause.cli.top.reader import Reader
-from cgpause.cli.top.screen import Frame, render, settled, visible_rows
+from cgpause.cli.top.screen import render, settled, visible_rows
 from cgpause.cli.top.terminal import Painter, Signals, Terminal, encoding_of, is_ascii
 from cgpause.cli.top.ui import PAST, Act, Deed, Mode, Quit, Ui, protected_text, update
 from cgpause.cli.top.values import NodeView, SeenPod
@@ -291,7 +292,7 @@ class _Live:
     def _draw(self) -> None:
         self.terminal.draw(self._render().lines)
 
-    def _render(self) -> Frame:
+    def _render(self) -> SegmentLines:
         self.ui = settled(self.ui, self.snapshot, *self.size)
         return render(self.snapshot, self.ui, *self.size, ascii_only=self.painter.ascii_only)
 

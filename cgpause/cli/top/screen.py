@@ -9,9 +9,9 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass, replace
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, Group, RenderableType
 from rich.layout import Layout
-from rich.segment import Segment
+from rich.segment import Segment, SegmentLines
 from rich.text import Text
 from rich.theme import Theme
 
@@ -58,20 +58,6 @@ _CONSOLE = Console(
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """The lines of one screen, which rich can print."""
-
-    lines: tuple[tuple[Segment, ...], ...]
-
-    def __rich_console__(self, _console: Console, _options: ConsoleOptions) -> RenderResult:
-        """Yield the segments for rich."""
-        for number, line in enumerate(self.lines):
-            if number:
-                yield Segment.line()
-            yield from line
-
-
-@dataclass(frozen=True, slots=True)
 class _Plan:
     """Number of lines of each part of the screen."""
 
@@ -99,8 +85,8 @@ def settled(ui: Ui, snapshot: NodeView, width: int, height: int) -> Ui:
     return replace(ui, scroll=min(ui.scroll, max(len(_described(snapshot, ui, width)) - rows, 0)))
 
 
-def render(snapshot: NodeView, ui: Ui, width: int, height: int, *, ascii_only: bool = False) -> Frame:
-    """Return the whole screen."""
+def render(snapshot: NodeView, ui: Ui, width: int, height: int, *, ascii_only: bool = False) -> SegmentLines:
+    """Return the whole screen, which rich can print."""
     plan = _plan(snapshot, ui, width, height)
     parts: list[tuple[RenderableType, int]] = [
         (title(snapshot, width), plan.title),
@@ -113,17 +99,17 @@ def render(snapshot: NodeView, ui: Ui, width: int, height: int, *, ascii_only: b
     layout = Layout()
     layout.split_column(*(Layout(part, size=count) for part, count in parts if count > 0))
     lines = _CONSOLE.render_lines(layout, _CONSOLE.options.update_dimensions(width, height))
-    return Frame(tuple(_trim(line, ascii_only=ascii_only) for line in lines))
+    return SegmentLines((_trim(line, ascii_only=ascii_only) for line in lines), new_lines=True)
 
 
-def _trim(line: list[Segment], *, ascii_only: bool) -> tuple[Segment, ...]:
+def _trim(line: list[Segment], *, ascii_only: bool) -> list[Segment]:
     """Return a line without the blanks at its end that show nothing, in ASCII if so wanted."""
     kept = [Segment(text.translate(ASCII) if ascii_only else text, style) for text, style, _ in line]
     while kept and not ((style := kept[-1].style) and (style.reverse or style.underline or style.bgcolor)):
         text = kept.pop().text.rstrip()
         if text:
-            return (*kept, Segment(text, style))
-    return tuple(kept)
+            return [*kept, Segment(text, style)]
+    return kept
 
 
 def _body(snapshot: NodeView, ui: Ui, width: int, plan: _Plan) -> list[tuple[RenderableType, int]]:
@@ -137,7 +123,7 @@ def _body(snapshot: NodeView, ui: Ui, width: int, plan: _Plan) -> list[tuple[Ren
         name = f"describe {'' if here is None else here.label}"
         if len(lines) < len(all_lines):
             name += f" (lines {ui.scroll + 1}-{ui.scroll + len(lines)} of {len(all_lines)})"
-        return [(panes.rule(name, width), 1), (Frame(tuple(tuple(line) for line in lines)), plan.rows)]
+        return [(panes.rule(name, width), 1), (SegmentLines(lines, new_lines=True), plan.rows)]
     rows = shown_rows(snapshot, ui)
     top = min(max(ui.top, 0), max(len(rows) - plan.rows, 0))
     above, seen, all_pods = (
