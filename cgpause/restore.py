@@ -264,7 +264,7 @@ def main(argv: list[str] | None = None) -> int:
     undone = list(events(outcomes, names, reason, result))
     for event in undone:
         tell(event, None)
-    if options.history_path is not None and keeps_history(options.config_path):
+    if options.history_path is not None and keeps_history(options.config_file):
         keeper = HistoryWriter(options.history_path, None)
         for event in undone:
             keeper.keep(event)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cgpause.core.errors import CgpauseError, HostError, printable
-from cgpause.core.paths import DEFAULT_CONFIG, HISTORY_FILE, LEARNED_FILE, metrics_path, state_file
+from cgpause.core.paths import Places
 
 if TYPE_CHECKING:
     from cgpause.config.settings import Config
@@ -22,20 +22,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Globals:
+class Globals(Places):
     """The global options; None if not given."""
 
-    cgroup_root: str | None
-    config_path: str | None
-    log_dir: str
-    state_dir: str | None
-    run_dir: str | None
     namespace: str | None = None
-
-    @property
-    def history_path(self) -> str | None:
-        """Path of the history; None with --cgroup-root and without --state-dir."""
-        return state_file(HISTORY_FILE, self.state_dir, self.cgroup_root)
 
     def keep(self, event: Event) -> str | None:
         """Add an operator's action to the history, and as root to the journal; return the history's error or None."""
@@ -94,22 +84,12 @@ class Globals:
 
         return load_config(self.config_file, must_exist=self.config_path is not None)
 
-    @property
-    def config_file(self) -> str:
-        """Path of the configuration file: from --config, else the default path."""
-        return DEFAULT_CONFIG if self.config_path is None else self.config_path
-
-    @property
-    def metrics_path(self) -> str | None:
-        """Path at which the daemon publishes its metrics; None with --cgroup-root and without --run-dir."""
-        return metrics_path(self.run_dir, self.cgroup_root)
-
     def learned(self) -> tuple[Learned, str | None]:
         """Return the kinds and peaks of workloads that the daemon has saved, and the error if they cannot be read."""
         from cgpause.daemon import learned
         from cgpause.daemon.learned import Learned, LearnedError
 
-        path = state_file(LEARNED_FILE, self.state_dir, self.cgroup_root)
+        path = self.learned_path
         try:
             return (Learned() if path is None else learned.read(path)), None
         except LearnedError as e:

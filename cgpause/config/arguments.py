@@ -8,16 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cgpause import __version__
-from cgpause.core.paths import (
-    DEFAULT_CONFIG,
-    DEFAULT_LOG_DIR,
-    DEFAULT_RUN_DIR,
-    DEFAULT_STATE_DIR,
-    HISTORY_FILE,
-    LEARNED_FILE,
-    metrics_path,
-    state_file,
-)
+from cgpause.core.paths import DEFAULT_CONFIG, DEFAULT_LOG_DIR, DEFAULT_RUN_DIR, DEFAULT_STATE_DIR, Places
 
 _WITH_VALUE = {
     "--config": ("FILE", f"configuration (default: {DEFAULT_CONFIG}, if it exists)"),
@@ -36,28 +27,17 @@ _SWITCHES = {"--dry-run": "do everything but write", "--verbose": "log each even
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Places):
     """The parsed command line."""
 
-    config_path: str
-    config_required: bool
-    cgroup_root: str | None
-    log_dir: str
-    history_path: str | None
-    """Path of the history; None: nowhere."""
-    learned_path: str | None
-    """Path of the learned data on workloads; None: nowhere."""
-    metrics_path: str | None
-    """Path of the published metrics, if publishing is configured; None: nowhere."""
     dry_run: bool
     verbose: bool
 
     @property
     def config_shown(self) -> str:
         """Path of the configuration for the log; says so if the file does not exist."""
-        return (
-            self.config_path if os.path.exists(self.config_path) else f"{self.config_path} does not exist: the defaults"
-        )
+        file = self.config_file
+        return file if os.path.exists(file) else f"{file} does not exist: the defaults"
 
 
 def daemon_parser(prog: str, description: str) -> argparse.ArgumentParser:
@@ -81,13 +61,11 @@ def daemon_options(parser: argparse.ArgumentParser, found: argparse.Namespace) -
         if value == "":  # usually from an unset variable; an empty cgroup root would mean the node's own
             parser.error(f"--{name.replace('_', '-')} is empty: give it a path, or leave it out")
     return Options(
-        config_path=found.config or DEFAULT_CONFIG,
-        config_required=found.config is not None,
         cgroup_root=found.cgroup_root,
+        config_path=found.config,
         log_dir=found.log_dir or DEFAULT_LOG_DIR,
-        history_path=state_file(HISTORY_FILE, found.state_dir, found.cgroup_root),
-        learned_path=state_file(LEARNED_FILE, found.state_dir, found.cgroup_root),
-        metrics_path=metrics_path(found.run_dir, found.cgroup_root),
+        state_dir=found.state_dir,
+        run_dir=found.run_dir,
         dry_run=found.dry_run,
         verbose=found.verbose,
     )

@@ -1,8 +1,9 @@
-"""Default paths of the configuration, the kubelet's logs, and the files that the daemon keeps."""
+"""Paths of the configuration, the kubelet's logs, and the files that the daemon keeps: defaults, and as given."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 DEFAULT_CONFIG = "/etc/cgpause/config.toml"
 DEFAULT_LOG_DIR = "/var/log"
@@ -17,15 +18,38 @@ DEFAULT_LISTEN = "127.0.0.1:10912"
 """Outside 9100 to 9999, which exporters have filled, and unused by Kubernetes."""
 
 
-def state_file(name: str, state_dir: str | None, cgroup_root: str | None) -> str | None:
-    """Return the path of a file in the state directory; None if a cgroup root is given without a state directory."""
-    if state_dir is None:
-        state_dir = DEFAULT_STATE_DIR if cgroup_root is None else None
-    return None if state_dir is None else os.path.join(state_dir, name)
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The paths in the options of a command or of the daemon (None: not given), and those that follow from them."""
 
+    cgroup_root: str | None
+    config_path: str | None
+    log_dir: str
+    state_dir: str | None
+    run_dir: str | None
 
-def metrics_path(run_dir: str | None, cgroup_root: str | None) -> str | None:
-    """Return the path of the published metrics; the default one belongs to the node's own tree only."""
-    if run_dir is None:
-        run_dir = DEFAULT_RUN_DIR if cgroup_root is None else None
-    return None if run_dir is None else os.path.join(run_dir, METRICS_FILE)
+    @property
+    def config_file(self) -> str:
+        """Path of the configuration: the given or the default one; only a given file has to exist."""
+        return DEFAULT_CONFIG if self.config_path is None else self.config_path
+
+    @property
+    def history_path(self) -> str | None:
+        """Path of the history; None: nowhere."""
+        return self._file(HISTORY_FILE, self.state_dir, DEFAULT_STATE_DIR)
+
+    @property
+    def learned_path(self) -> str | None:
+        """Path of the learned data on workloads; None: nowhere."""
+        return self._file(LEARNED_FILE, self.state_dir, DEFAULT_STATE_DIR)
+
+    @property
+    def metrics_path(self) -> str | None:
+        """Path of the metrics, if the configuration has the daemon publish them; None: nowhere."""
+        return self._file(METRICS_FILE, self.run_dir, DEFAULT_RUN_DIR)
+
+    def _file(self, name: str, folder: str | None, default: str) -> str | None:
+        """Return a path in the given or the default folder; the default belongs to the node's own cgroup tree only."""
+        if folder is None and self.cgroup_root is None:
+            folder = default
+        return None if folder is None else os.path.join(folder, name)

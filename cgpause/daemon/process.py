@@ -65,7 +65,7 @@ class Daemon:
             ConfigError: the configuration is missing or invalid.
         """
         self._options = options
-        config = load_config(options.config_path, must_exist=options.config_required)
+        config = load_config(options.config_file, must_exist=options.config_path is not None)
         root = options.cgroup_root or find_cgroup_root()
         dry_run = options.dry_run
         try:
@@ -173,7 +173,7 @@ class Daemon:
     def _load_config(self) -> None:
         self._notifier.send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
         try:
-            config = load_config(self._options.config_path, must_exist=self._options.config_required)
+            config = load_config(self._options.config_file, must_exist=self._options.config_path is not None)
         except ConfigError as e:
             for problem in str(e).splitlines():
                 log.error("configuration not reloaded, the old one stays: %s", problem)

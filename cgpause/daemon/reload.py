@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parse_options(argv)
     logfmt.set_up(verbose=options.verbose)
     try:
-        load_config(options.config_path, must_exist=options.config_required)
+        load_config(options.config_file, must_exist=options.config_path is not None)
     except ConfigError as e:
         for problem in str(e).splitlines():
             log.error("%s", problem)

@@ -55,7 +55,7 @@ def healthy(tmp_path: Path, monkeypatch: Patch) -> FakeTree:
     monkeypatch.setattr(psutil, "process_iter", processes("systemd", "kubelet", None))
     monkeypatch.setattr(psutil, "disk_partitions", mounted_proc("rw,nosuid"))
     monkeypatch.setattr(subprocess, "run", systemctl(ACTIVE))
-    monkeypatch.setattr("cgpause.cli.context.DEFAULT_CONFIG", str(tmp_path / "absent.toml"))
+    monkeypatch.setattr("cgpause.core.paths.DEFAULT_CONFIG", str(tmp_path / "absent.toml"))
     return tree
 
 

@@ -141,7 +141,7 @@ def test_the_contract_of_the_json(tree: FakeTree, monkeypatch: Patch) -> None:
 
 
 def test_the_command_prints_the_same_json(tree: FakeTree, tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("cgpause.cli.context.DEFAULT_CONFIG", str(tmp_path / "absent.toml"))
+    monkeypatch.setattr("cgpause.core.paths.DEFAULT_CONFIG", str(tmp_path / "absent.toml"))
     tree.add_pod("web", 5 * MIB)
 
     result = CliRunner().invoke(

@@ -14,16 +14,7 @@ import pytest
 
 from cgpause import restore
 from cgpause.config.arguments import daemon_parser, parse_options
-from cgpause.core.paths import (
-    DEFAULT_CONFIG,
-    DEFAULT_LISTEN,
-    DEFAULT_LOG_DIR,
-    DEFAULT_RUN_DIR,
-    DEFAULT_STATE_DIR,
-    HISTORY_FILE,
-    metrics_path,
-    state_file,
-)
+from cgpause.core.paths import DEFAULT_CONFIG, DEFAULT_LISTEN, DEFAULT_LOG_DIR, DEFAULT_RUN_DIR, DEFAULT_STATE_DIR
 from cgpause.daemon import reload
 
 REPO = Path(__file__).parents[2]
@@ -138,8 +129,8 @@ def test_exec_start_is_a_command_line_the_daemon_understands() -> None:
     [command] = values("ExecStart")
     options = parse_options(module_arguments(command, "cgpause.daemon"))
 
-    assert options.config_path == DEFAULT_CONFIG
-    assert not options.config_required, "docs/configuration.md: the file need not exist"
+    assert options.config_file == DEFAULT_CONFIG
+    assert options.config_path is None, "docs/configuration.md: the file need not exist"
     assert options.cgroup_root is None
     assert options.log_dir == DEFAULT_LOG_DIR
     assert options.history_path == f"{DEFAULT_STATE_DIR}/history.jsonl"
@@ -151,9 +142,6 @@ def test_exec_start_is_a_command_line_the_daemon_understands() -> None:
 def test_the_folders_the_daemon_may_write_to_are_those_of_history_and_metrics() -> None:
     writable = [f"-{DEFAULT_STATE_DIR} -{DEFAULT_RUN_DIR}"]
     assert values("ReadWritePaths") == writable, "without them everything but history and metrics works"
-    assert state_file(HISTORY_FILE, None, None) == f"{DEFAULT_STATE_DIR}/history.jsonl", (
-        "ExecStopPost= and the CLI agree"
-    )
     installer = (REPO / "scripts/install").read_text()
     assert f"STATE={DEFAULT_STATE_DIR} " in installer
     assert 'chmod 700 "$STATE"' in installer
@@ -167,15 +155,15 @@ def test_no_folder_must_be_there_or_made_for_exec_stop_post_to_run() -> None:
     assert [path for path in paths if not path.startswith("-") and path != "/run"] == []
 
 
-def test_a_tree_of_ones_own_is_not_in_the_nodes_history() -> None:
-    assert state_file(HISTORY_FILE, None, "/some/tree") is None
-    assert state_file(HISTORY_FILE, "/state", "/some/tree") == "/state/history.jsonl"
+def test_a_tree_of_ones_own_is_neither_in_the_nodes_history_nor_in_its_metrics() -> None:
+    own = ["--cgroup-root", "/some/tree"]
+    options = parse_options(own)
+    assert (options.history_path, options.learned_path, options.metrics_path) == (None, None, None)
 
-
-def test_a_tree_of_ones_own_is_not_in_the_nodes_metrics() -> None:
-    assert metrics_path(None, "/some/tree") is None
-    assert metrics_path("/here", "/some/tree") == "/here/metrics.prom"
-    assert metrics_path(None, None) == f"{DEFAULT_RUN_DIR}/metrics.prom"
+    options = parse_options([*own, "--state-dir", "/state", "--run-dir", "/here"])
+    assert options.history_path == "/state/history.jsonl"
+    assert options.learned_path == "/state/learned.json"
+    assert options.metrics_path == "/here/metrics.prom"
 
 
 def test_everybody_may_look_into_the_folder_of_the_metrics_and_root_alone_may_write() -> None:

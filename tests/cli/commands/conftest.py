@@ -20,7 +20,7 @@ COMMAND = get_command(app)
 def machine(tmp_path: Path, monkeypatch: Patch) -> None:
     """Hide the test machine's memory, processes, systemd, configuration, history and journal."""
     monkeypatch.setattr("cgpause.pods.sampler.parse_meminfo", lambda _: MemInfo(8 * GIB, 6 * GIB, 8 * GIB))
-    monkeypatch.setattr("cgpause.cli.context.DEFAULT_CONFIG", ABSENT)
+    monkeypatch.setattr("cgpause.core.paths.DEFAULT_CONFIG", ABSENT)
     monkeypatch.setattr("cgpause.core.paths.DEFAULT_STATE_DIR", str(tmp_path / "no-state"))
     monkeypatch.setattr("cgpause.kernel.journal.ADDRESS", str(tmp_path / "no-journal"))
     monkeypatch.setattr(psutil, "process_iter", lambda _: [SimpleNamespace(info={"name": "init"})])

@@ -162,7 +162,7 @@ def test_the_default_configuration_need_not_exist(tree: FakeTree) -> None:
 def test_the_default_configuration_is_read_when_it_exists(tree: FakeTree, monkeypatch: Patch) -> None:
     file = tree.folder / "default.toml"
     file.write_text(CONFIGS["changed"])
-    monkeypatch.setattr("cgpause.cli.context.DEFAULT_CONFIG", str(file))
+    monkeypatch.setattr("cgpause.core.paths.DEFAULT_CONFIG", str(file))
 
     assert parse_config(run(tree, "config").stdout, "shown").mechanism is HowPaused.FREEZE
     assert run(tree, "config", "--check").stdout == f"{file}: valid\n"
