@@ -20,9 +20,7 @@ from cgpause.core.errors import (
     ConfigError,
     DamagedRecordError,
     HostError,
-    KernelLockError,
-    KernelReadError,
-    KernelWriteError,
+    KernelError,
     LostOriginalError,
     MalformedError,
     PodLookupError,
@@ -54,9 +52,7 @@ _STEPS: tuple[tuple[type[CgpauseError], str], ...] = (
     (BusyError, "try again when it is done"),
     (RestoreError, "remove the cause, then run cgpause resume again"),
     (MalformedError, "cgpause check looks for what is wrong with this node"),
-    (KernelReadError, "cgpause check says what this node lacks"),
-    (KernelWriteError, "cgpause check says what this node lacks"),
-    (KernelLockError, "cgpause check says what this node lacks"),
+    (KernelError, "cgpause check says what this node lacks"),
 )
 """The operator's next step for errors raised in code that is shared with the daemon; the first match counts."""
 
@@ -69,9 +65,7 @@ def exit_code(error: CgpauseError) -> Exit:
 def said(error: CgpauseError) -> str:
     """Return the message of an error, with the next step added unless the message names one."""
     text = str(error)
-    if isinstance(error, KernelReadError | KernelWriteError | KernelLockError) and error.hint:
-        return text
-    if isinstance(error, LostOriginalError):
+    if isinstance(error, LostOriginalError) or (isinstance(error, KernelError) and error.hint):
         return text
     step = next((step for kind, step in _STEPS if isinstance(error, kind)), "")
     return f"{text}; {step}" if step else text

@@ -49,8 +49,8 @@ class CgroupGoneError(CgpauseError):
         super().__init__(f"cgroup is gone: {printable(path)}")
 
 
-class _KernelError(CgpauseError):
-    """An OSError with its path and value."""
+class KernelError(CgpauseError):
+    """The kernel refused an access: an OSError with its path and value."""
 
     verb = "use"
 
@@ -67,19 +67,19 @@ class _KernelError(CgpauseError):
         )
 
 
-class KernelReadError(_KernelError):
+class KernelReadError(KernelError):
     """The kernel refused a read."""
 
     verb = "read"
 
 
-class KernelWriteError(_KernelError):
+class KernelWriteError(KernelError):
     """The kernel refused a write."""
 
     verb = "write"
 
 
-class KernelLockError(_KernelError):
+class KernelLockError(KernelError):
     """The kernel refused to lock a cgroup."""
 
     verb = "lock"

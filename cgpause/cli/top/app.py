@@ -33,15 +33,7 @@ from cgpause.cli.top.ui import PAST, Act, Deed, Mode, Quit, Ui, protected_text, 
 from cgpause.cli.top.values import NodeView, SeenPod
 from cgpause.config.settings import Config
 from cgpause.core.clock import now_ns
-from cgpause.core.errors import (
-    CgpauseError,
-    ConfigError,
-    HostError,
-    KernelLockError,
-    KernelWriteError,
-    ProtectedError,
-    printable,
-)
+from cgpause.core.errors import CgpauseError, ConfigError, HostError, KernelError, ProtectedError, printable
 from cgpause.core.exit_codes import Exit
 from cgpause.core.model import CgroupId, Mechanism
 from cgpause.daemon.learned import Learned
@@ -329,7 +321,7 @@ def _do(reader: Reader, load: Load, note: Note, deed: Deed, pod: SeenPod) -> tup
         return protected_text(label, printable(tracked.pod.protected or "by a rule")), True
     except CgpauseError as e:
         # A failed resume has the kernel's error as its cause.
-        refused = [one for one in (e, e.__cause__) if isinstance(one, KernelLockError | KernelWriteError)]
+        refused = [one for one in (e, e.__cause__) if isinstance(one, KernelError)]
         if any(one.errno in (errno.EACCES, errno.EPERM) for one in refused):
             return f"not permitted: run cgpause top as root to {deed} pods ({e})", True
         return f"{label}: {printable(str(e))}", True

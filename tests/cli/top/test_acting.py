@@ -18,7 +18,7 @@ from cgpause.cli.top.values import PodState
 from cgpause.config.load import load_config
 from cgpause.config.settings import Config
 from cgpause.core.clock import now_ns
-from cgpause.core.errors import KernelLockError, KernelWriteError
+from cgpause.core.errors import KernelError, KernelLockError, KernelReadError, KernelWriteError
 from cgpause.core.model import Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.telemetry.events import Event
@@ -147,11 +147,11 @@ def test_a_broken_configuration_keeps_no_pod_paused(reader: Reader, tree: FakeTr
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
-@pytest.mark.parametrize("kind", [KernelLockError, KernelWriteError])
+@pytest.mark.parametrize("kind", [KernelLockError, KernelReadError, KernelWriteError])
 @pytest.mark.parametrize("deed", Deed)
 def test_without_the_right_to_do_it_the_way_to_it_is_said(
     deed: Deed,
-    kind: type[KernelLockError | KernelWriteError],
+    kind: type[KernelError],
     number: int,
     reader: Reader,
     tree: FakeTree,
