@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import typer
 
@@ -37,27 +38,19 @@ def pause_each(
         CgpauseError: the configuration or the tree cannot be read.
     """
     config = given.config()
-    paused: list[Event] = []
-    with given.tree(config) as tree, _noted_at_the_end(given) as note:
-
-        def note_pause(event: Event) -> None:
-            paused.append(event)
-            note(event)
-
-        def pause_one(tracked: TrackedPod) -> str:
-            return byhand.pause(
-                tracked,
-                config,
-                note_pause,
-                command="cgpause pause",
-                mechanism=mechanism,
-                for_s=for_s,
-                force=force,
-                dry_run=dry_run,
-            )
-
-        code = _each(given, refs, tree, pause_one)
-        if for_s is not None and paused:
+    with given.tree(config) as tree, _noted_at_the_end(given) as done:
+        pause = partial(
+            byhand.pause,
+            config=config,
+            note=done.append,
+            command="cgpause pause",
+            mechanism=mechanism,
+            for_s=for_s,
+            force=force,
+            dry_run=dry_run,
+        )
+        code = _each(given, refs, tree, pause)
+        if for_s is not None and done:
             typer.echo(f"note: {_who_ends(find_daemon(tree.root).state)}", err=True)
     return code
 
@@ -85,7 +78,7 @@ def resume_each(given: Globals, refs: Sequence[str] | None, *, dry_run: bool) ->
     # Without the configuration, because an invalid file must not prevent a resume; without pods' own words, because a
     # process that holds its lock must not delay one.
     config = Config(protect=ProtectConfig(own_word=False))
-    with given.tree(config) as tree, _noted_at_the_end(given) as note:
+    with given.tree(config) as tree, _noted_at_the_end(given) as done:
         if refs is None:
             refs = ["*"]
             there = {tracked.pod.namespace for tracked in tree.pods.values()}
@@ -93,11 +86,8 @@ def resume_each(given: Globals, refs: Sequence[str] | None, *, dry_run: bool) ->
             if given.namespace not in there and not unknown:
                 typer.echo("nothing is paused")  # no mistake: a loop over many nodes comes to nodes without such pods
                 return Exit.DONE
-
-        def resume_one(tracked: TrackedPod) -> str:
-            return byhand.resume(tracked, note, command="cgpause resume", dry_run=dry_run)
-
-        return _each(given, refs, tree, resume_one, of_globs=_is_paused)
+        resume = partial(byhand.resume, note=done.append, command="cgpause resume", dry_run=dry_run)
+        return _each(given, refs, tree, resume, of_globs=_is_paused)
 
 
 def resume_all(given: Globals, *, dry_run: bool) -> Exit:
@@ -142,11 +132,11 @@ def _labels(given: Globals, paths: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def _noted_at_the_end(given: Globals) -> Iterator[byhand.Note]:
-    """Collect events and record them at the end: a write that hangs on a disk must not delay the next pod."""
+def _noted_at_the_end(given: Globals) -> Iterator[list[Event]]:
+    """Yield a list for events, and record them at the end: a write that hangs on a disk must not delay the next pod."""
     done: list[Event] = []
     try:
-        yield done.append
+        yield done
     finally:
         for event in done:
             _note(given, event)
