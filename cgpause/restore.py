@@ -28,11 +28,11 @@ from cgpause.core.errors import (
     CgroupGoneError,
     DaemonRunningError,
     DamagedRecordError,
+    Exit,
     HostError,
     PausedOtherwiseError,
     printable,
 )
-from cgpause.core.exit_codes import Exit
 from cgpause.core.model import Owner, PauseRecord, Result
 from cgpause.core.pod_names import PodName
 from cgpause.kernel import logfmt

@@ -14,8 +14,7 @@ from cgpause.cli.context import Globals
 from cgpause.cli.exits import exit_code, said
 from cgpause.config.settings import Config, ProtectConfig
 from cgpause.core.cgroup_names import pod_uid
-from cgpause.core.errors import CgpauseError, ProtectedError, printable
-from cgpause.core.exit_codes import Exit
+from cgpause.core.errors import CgpauseError, Exit, ProtectedError, printable
 from cgpause.core.lookup import find_pods, is_glob
 from cgpause.core.model import Mechanism, Result
 from cgpause.kernel.find_daemon import DaemonState, find_daemon

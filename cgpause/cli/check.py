@@ -20,8 +20,7 @@ from cgpause.cli.context import Globals
 from cgpause.cli.exits import exits
 from cgpause.cli.output import console, print_json
 from cgpause.config.settings import Config
-from cgpause.core.errors import CgpauseError, HostError, printable
-from cgpause.core.exit_codes import Exit
+from cgpause.core.errors import CgpauseError, Exit, HostError, printable
 from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root, read_controllers
 from cgpause.kernel.journal import UNIT
 from cgpause.kernel.psi import NODE_PRESSURE

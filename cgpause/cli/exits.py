@@ -1,8 +1,4 @@
-"""Exit codes of the commands, and the error messages on stderr.
-
-0 done; 1 check failed (or this host cannot run cgpause); 2 usage or configuration; 3 no such pod, or several; 4 the pod
-is protected; 5 the kernel refused; 6 a value could not be restored. With several references the highest code wins.
-"""
+"""Exit codes of the commands, and the error messages on stderr. With several references the highest code wins."""
 
 from __future__ import annotations
 
@@ -19,6 +15,7 @@ from cgpause.core.errors import (
     CgroupGoneError,
     ConfigError,
     DamagedRecordError,
+    Exit,
     HostError,
     KernelError,
     LostOriginalError,
@@ -28,7 +25,6 @@ from cgpause.core.errors import (
     RestoreError,
     UsageError,
 )
-from cgpause.core.exit_codes import Exit
 
 _LONGEST_S = 100 * 365 * 86400
 """Longest accepted time: a pause record stores its end in nanoseconds, and a much later end does not fit."""

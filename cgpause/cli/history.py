@@ -15,8 +15,7 @@ from cgpause.cli.exits import exits, fail
 from cgpause.cli.usage import Format
 from cgpause.core import durations
 from cgpause.core.clock import now_ns
-from cgpause.core.errors import printable
-from cgpause.core.exit_codes import Exit
+from cgpause.core.errors import Exit, printable
 from cgpause.core.model import Owner
 from cgpause.telemetry import history
 from cgpause.telemetry.events import boot_id, iso, moment

@@ -10,8 +10,7 @@ import typer
 from cgpause.cli.context import Globals
 from cgpause.cli.exits import exits, fail, seconds
 from cgpause.cli.usage import Command, Format, Group, JsonOutput, Output
-from cgpause.core.errors import printable
-from cgpause.core.exit_codes import Exit
+from cgpause.core.errors import Exit, printable
 from cgpause.core.model import Policy
 from cgpause.offline.simulate import Arm
 

@@ -21,8 +21,7 @@ from cgpause.cli.context import Globals
 from cgpause.cli.exits import exits, fail, seconds
 from cgpause.cli.stream import Stream
 from cgpause.cli.usage import Command, Group, JsonOutput, Output
-from cgpause.core.errors import printable
-from cgpause.core.exit_codes import Exit
+from cgpause.core.errors import Exit, printable
 from cgpause.core.model import Mechanism
 from cgpause.core.paths import (
     DEFAULT_CONFIG,

@@ -16,8 +16,7 @@ from cgpause.cli.exits import exits, fail, said
 from cgpause.cli.usage import Format
 from cgpause.core import cpu_units, durations
 from cgpause.core.clock import now_ns
-from cgpause.core.errors import CgpauseError, CgroupGoneError, PodLookupError, printable
-from cgpause.core.exit_codes import Exit
+from cgpause.core.errors import CgpauseError, CgroupGoneError, Exit, PodLookupError, printable
 from cgpause.core.lookup import find_pods
 from cgpause.core.model import CgroupId, Headroom, Mechanism, Owner, PauseRecord, Pressure
 from cgpause.core.parse import parse_cpu_max, parse_cpu_stat, parse_number

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from cgpause.cli.exits import fail
-from cgpause.core.exit_codes import Exit
+from cgpause.core.errors import Exit
 
 
 class Format(StrEnum):

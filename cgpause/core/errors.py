@@ -1,6 +1,7 @@
-"""The errors that callers distinguish; each message names the mistake, the value, and often the remedy.
+"""The errors that callers distinguish, and the exit codes of all commands, of the daemon and of `cgpause.restore`.
 
-Only `cli`, `daemon` and `restore` turn them into exit codes.
+Each message names the mistake, the value, and often the remedy. Only `cli`, `daemon` and `restore` turn errors into
+exit codes.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import errno as errno_names
 import os
 from dataclasses import dataclass
+from enum import IntEnum
 
 
 def printable(text: str) -> str:
@@ -137,3 +139,15 @@ class ConfigError(CgpauseError):
             where = printable(source) if problem.line is None else f"{printable(source)}:{problem.line}"
             lines.append(": ".join(filter(None, (where, problem.key, problem.message))))
         super().__init__("\n".join(lines))
+
+
+class Exit(IntEnum):
+    """The exit codes; docs/cli.md documents them and a table test pins them."""
+
+    DONE = 0
+    CHECK_FAILED = 1
+    USAGE = 2
+    NO_SUCH_POD = 3
+    PROTECTED = 4
+    REFUSED = 5
+    NOT_RESTORED = 6

@@ -18,8 +18,7 @@ from cgpause import __version__
 from cgpause.config.arguments import Options, parse_options
 from cgpause.config.load import load_config
 from cgpause.core.clock import now_ns
-from cgpause.core.errors import BusyError, CgpauseError, CgroupGoneError, ConfigError, HostError
-from cgpause.core.exit_codes import Exit
+from cgpause.core.errors import BusyError, CgpauseError, CgroupGoneError, ConfigError, Exit, HostError
 from cgpause.core.model import Owner, Result
 from cgpause.daemon import saver
 from cgpause.daemon.actuate import Actuator

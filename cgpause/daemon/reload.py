@@ -13,8 +13,7 @@ import sys
 
 from cgpause.config.arguments import parse_options
 from cgpause.config.load import load_config
-from cgpause.core.errors import ConfigError
-from cgpause.core.exit_codes import Exit
+from cgpause.core.errors import ConfigError, Exit
 from cgpause.kernel import logfmt
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,7 @@ import shlex
 import subprocess
 import sys
 
-from cgpause.core.errors import printable
-from cgpause.core.exit_codes import Exit
+from cgpause.core.errors import Exit, printable
 from cgpause.daemon import reload
 from cgpause.kernel import logfmt
 from cgpause.kernel.journal import UNIT

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cgpause.cli.main import app
-from cgpause.core.exit_codes import Exit
+from cgpause.core.errors import Exit
 from cgpause.core.model import PauseRecord
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger

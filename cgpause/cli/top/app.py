@@ -33,8 +33,7 @@ from cgpause.cli.top.ui import PAST, Act, Deed, Mode, Quit, Ui, protected_text, 
 from cgpause.cli.top.values import NodeView, SeenPod
 from cgpause.config.settings import Config
 from cgpause.core.clock import now_ns
-from cgpause.core.errors import CgpauseError, ConfigError, HostError, KernelError, ProtectedError, printable
-from cgpause.core.exit_codes import Exit
+from cgpause.core.errors import CgpauseError, ConfigError, Exit, HostError, KernelError, ProtectedError, printable
 from cgpause.core.model import CgroupId, Mechanism
 from cgpause.daemon.learned import Learned
 from cgpause.kernel.process import raise_descriptor_limit

@@ -13,7 +13,7 @@ import pytest
 from helpers.commandline import Patch, invoke, run
 from helpers.trees import FakeTree
 
-from cgpause.core.exit_codes import Exit
+from cgpause.core.errors import Exit
 
 REPO = Path(__file__).resolve().parents[3]
 PAGES = (REPO / "README.md", *sorted((REPO / "docs").glob("*.md")))

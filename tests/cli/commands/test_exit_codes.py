@@ -18,12 +18,12 @@ from cgpause.core.errors import (
     BusyError,
     CgpauseError,
     CgroupGoneError,
+    Exit,
     KernelWriteError,
     LostOriginalError,
     MalformedError,
     RestoreError,
 )
-from cgpause.core.exit_codes import Exit
 from cgpause.core.model import Owner
 from cgpause.kernel.cgroupfs import Cgroup
 

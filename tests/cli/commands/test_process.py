@@ -14,7 +14,7 @@ from helpers.commandline import THROTTLED, hostile_tree, place, process, with_co
 from helpers.trees import FakeTree, cpu_max, pause_pod
 
 from cgpause import __version__
-from cgpause.core.exit_codes import Exit
+from cgpause.core.errors import Exit
 from cgpause.core.model import Owner
 
 

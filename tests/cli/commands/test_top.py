@@ -9,7 +9,7 @@ import pytest
 from helpers.commandline import MIB, Patch, process, run
 from helpers.trees import FakeTree, pause_pod
 
-from cgpause.core.exit_codes import Exit
+from cgpause.core.errors import Exit
 from cgpause.core.model import Owner
 
 
