@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpause.config.load import parse_config, render_config
+from cgpause.config.load import parse_config
+from cgpause.config.render import render_config
 from cgpause.core import cgroup_names, parse, pod_names
 from cgpause.core.errors import ConfigError, DamagedRecordError, MalformedError, PodLookupError, printable
 from cgpause.core.lookup import find_pod

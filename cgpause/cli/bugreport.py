@@ -20,7 +20,7 @@ from dataclasses import replace
 from cgpause import __version__
 from cgpause.cli.context import Globals
 from cgpause.cli.evidence import MAX_BYTES, Document, collect, configuration_of, read_text, sources_of
-from cgpause.config.load import render_config
+from cgpause.config.render import render_config
 from cgpause.config.settings import Config
 from cgpause.core.errors import KernelWriteError, UsageError, printable
 from cgpause.core.redact import HiddenNames, names_in_labels, redact, redact_values, users_in

@@ -22,7 +22,7 @@ from cgpause.cli.context import Globals
 from cgpause.cli.decision import decide_now
 from cgpause.cli.explain import explain_values
 from cgpause.cli.status import read_status
-from cgpause.config.load import render_config
+from cgpause.config.render import render_config
 from cgpause.config.settings import Config
 from cgpause.core.errors import CgpauseError, ConfigError, printable
 from cgpause.kernel.cgroupfs import read_controllers

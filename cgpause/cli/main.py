@@ -271,7 +271,7 @@ def config(
     only_check: Annotated[bool, typer.Option("--check", help="Only say whether the file is valid.")] = False,
 ) -> None:
     """Print the effective configuration, or the file's mistakes."""
-    from cgpause.config.load import render_config
+    from cgpause.config.render import render_config
 
     given: Globals = context.obj
     path = given.config_file

@@ -84,18 +84,6 @@ def _read(path: str) -> bytes:
         os.close(fd)
 
 
-def render_config(config: Config) -> str:
-    """Return the text of a complete, commented file for a configuration; `parse_config` reads the same back."""
-    from cgpause.config.render import render  # noqa: PLC0415 - the daemon never writes one
-
-    return render(
-        config,
-        Config(),
-        "Configuration of cgpause: every option, with what it means, its unit, what is allowed and its default.\n"
-        "Whatever is left out has its default. `cgpause config --check` reports all mistakes at once.",
-    )
-
-
 def _document(text: str, source: str) -> dict[str, object]:
     for number, line in enumerate(text.split("\n"), start=1):
         if len(line) > MAX_LINE_CHARACTERS:

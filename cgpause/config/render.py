@@ -1,6 +1,6 @@
-"""Options as text: a commented TOML file; `options` describes the options themselves.
+"""A configuration as text: a commented TOML file; `options` describes the options themselves.
 
-The daemon writes no such text, so callers import this module only when they write one.
+The daemon writes no such text, so neither it nor `load` imports this module.
 """
 
 import dataclasses
@@ -9,17 +9,22 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 from cgpause.config.options import Entry, Path, Type, entries, header, quoted
+from cgpause.config.settings import Config
 
 _WIDTH = 100
+_PREAMBLE = (
+    "Configuration of cgpause: every option, with what it means, its unit, what is allowed and its default.\n"
+    "Whatever is left out has its default. `cgpause config --check` reports all mistakes at once."
+)
 
 
-def render(value: object, defaults: object, preamble: str) -> str:
-    """Return `value` as TOML that reads back as `value`, with a comment on each option and section."""
-    lines = [*_comment(preamble), "", *_section(type(value), value, defaults, (), type(value))]
+def render_config(config: Config) -> str:
+    """Return the text of a complete, commented file for a configuration; `parse_config` reads the same back."""
+    lines = [*_comment(_PREAMBLE), "", *_section(Config, config, Config(), ())]
     return "\n".join(lines) + "\n"
 
 
-def _section(kind: Type, value: object, defaults: object, path: Path, root: Type) -> Iterator[str]:
+def _section(kind: Type, value: object, defaults: object, path: Path) -> Iterator[str]:
     """Yield the lines for the options of a section, then for the sections in it."""
     described = entries(kind, defaults)
     for entry in described:
@@ -34,19 +39,19 @@ def _section(kind: Type, value: object, defaults: object, path: Path, root: Type
         inner = getattr(value, entry.field)
         yield from _comment(entry.option.doc)
         if entry.item is None:
-            yield header(where, root)
-            yield from _section(entry.section, inner, entry.default, where, root)
+            yield header(where, Config)
+            yield from _section(entry.section, inner, entry.default, where)
         else:
-            yield from _array(entry, inner, where, root)
+            yield from _array(entry, inner, where)
 
 
-def _array(entry: Entry, rules: tuple[object, ...], path: Path, root: Type) -> Iterator[str]:
+def _array(entry: Entry, rules: tuple[object, ...], path: Path) -> Iterator[str]:
     """Yield the lines for an array of sections: the options of one in comments, then each section."""
     for inner in entries(entry.section):
         yield from _comment(f"{inner.name}: {describe(inner)}", indent="  ")
     for rule in rules:
         yield ""
-        yield header(path, root)
+        yield header(path, Config)
         for inner in entries(entry.section):
             value = getattr(rule, inner.field)
             if value != inner.default:

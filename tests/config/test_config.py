@@ -15,9 +15,9 @@ from helpers.generated import current
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpause.config.load import load_config, parse_config, render_config
+from cgpause.config.load import load_config, parse_config
 from cgpause.config.options import all_entries, header
-from cgpause.config.render import toml
+from cgpause.config.render import render_config, toml
 from cgpause.config.settings import (
     Config,
     HoldConfig,
