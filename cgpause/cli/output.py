@@ -15,6 +15,7 @@ from rich.table import Table
 
 from cgpause.core import memory_units
 from cgpause.core.errors import printable
+from cgpause.core.parse import parse_cpu_max
 
 if TYPE_CHECKING:
     from cgpause.pods.tree import PodTree
@@ -30,6 +31,18 @@ _PIPE_WIDTH = 1 << 16
 def memory(count: int | None) -> str:
     """Return bytes as text in MiB or GiB; "max" for None, no limit."""
     return "max" if count is None else memory_units.shown(count)
+
+
+def cpu_limit(cpu_max: str) -> str:
+    """Return the text of a `cpu.max` as Kubernetes writes a CPU limit: "500m", or "none"."""
+    limit = parse_cpu_max(cpu_max.encode())
+    return "none" if limit.quota_us is None else f"{limit.quota_us * 1000 / max(limit.period_us, 1):.0f}m"
+
+
+def throttled(stat: dict[str, int]) -> str:
+    """Return the share of periods in which a cgroup was throttled, in percent; "-" if it is 0 or unknown."""
+    ratio = stat["nr_throttled"] / stat["nr_periods"] if stat["nr_periods"] else 0.0
+    return "-" if not ratio else f"{100 * ratio:.0f}%" if ratio >= 0.005 else "<1%"
 
 
 def print_rows(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], right: tuple[str, ...] = ()) -> None:

@@ -14,7 +14,7 @@ from cgpause.cli import output
 from cgpause.cli.context import Globals
 from cgpause.cli.exits import exits, fail, said
 from cgpause.cli.usage import Format
-from cgpause.core import cpu_units, durations
+from cgpause.core import durations
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgpauseError, CgroupGoneError, Exit, PodLookupError, printable
 from cgpause.core.lookup import find_pods
@@ -234,7 +234,7 @@ def _table(pods: list[dict[str, Any]], width: int, *, wide: bool) -> Table:
             "?" if current is None else output.memory(current),
             output.memory(pod["memory_max_bytes"]),
             _cpu_limit(pod),
-            "?" if stat is None else cpu_units.throttled_text(stat["nr_throttled"], stat["nr_periods"]),
+            "?" if stat is None else output.throttled(stat),
         ]
         kinds = (pod["qos"], class_) if wide else ()
         state = printable(_state(pod))
@@ -255,7 +255,7 @@ def _cpu_limit(pod: dict[str, Any]) -> str:
     """Return the pod's CPU limit as text: the original one while a pause is in force."""
     paused = pod["paused"]
     cpu_max = paused["original_cpu_max"] if paused is not None and paused["in_force"] else pod["cpu_max"]
-    return "?" if cpu_max is None else cpu_units.limit_text(parse_cpu_max(cpu_max.encode()))
+    return "?" if cpu_max is None else output.cpu_limit(cpu_max)
 
 
 def _state(pod: dict[str, Any]) -> str:
@@ -267,7 +267,7 @@ def _state(pod: dict[str, Any]) -> str:
         written = paused["written_cpu_max"]
         held = paused["mechanism"]
         if written is not None:
-            throttled = f"throttle to {cpu_units.limit_text(parse_cpu_max(written.encode()))}"
+            throttled = f"throttle to {output.cpu_limit(written)}"
             held = f"freeze and {throttled}" if held == Mechanism.FREEZE else throttled
         since = durations.shown(paused["since_s"])
         if not paused["in_force"]:

@@ -15,13 +15,12 @@ from rich.text import Text
 from cgpause.cli.context import Globals
 from cgpause.cli.decision import place_values, rule
 from cgpause.cli.history import past_pauses
-from cgpause.cli.output import Trimmed, console, memory
+from cgpause.cli.output import Trimmed, console, cpu_limit, memory, throttled
 from cgpause.cli.status import SCHEMA, pod_values
 from cgpause.config.settings import Config
-from cgpause.core import cpu_units, durations
+from cgpause.core import durations
 from cgpause.core.errors import CgpauseError, CgroupGoneError, printable
 from cgpause.core.model import Owner, OwnWord, Sample
-from cgpause.core.parse import parse_cpu_max
 from cgpause.pods.tracked import TrackedPod
 from cgpause.policy.explain import Verdict
 from cgpause.telemetry.events import iso, moment
@@ -156,7 +155,7 @@ def written(paused: dict[str, Any]) -> str:
 
 
 def _quota(cpu_max: str) -> str:
-    return f"{cpu_max} ({cpu_units.limit_text(parse_cpu_max(cpu_max.encode()))})"
+    return f"{cpu_max} ({cpu_limit(cpu_max)})"
 
 
 def _decision(story: dict[str, Any]) -> Iterator[Fact]:
@@ -203,10 +202,10 @@ def limits(pod: dict[str, Any]) -> Iterator[Fact]:
     cpu_max = paused["original_cpu_max"] if is_held else pod["cpu_max"]
     if cpu_max is not None:
         own = ", while it runs" if is_held else ""
-        yield "cpu", f"limit {cpu_units.limit_text(parse_cpu_max(cpu_max.encode()))}{own} (cpu.max {cpu_max})", ""
+        yield "cpu", f"limit {cpu_limit(cpu_max)}{own} (cpu.max {cpu_max})", ""
     stat = pod["cpu_stat"]
     if stat is not None and stat["nr_periods"]:
-        part = cpu_units.throttled_text(stat["nr_throttled"], stat["nr_periods"]).replace("-", "0%")
+        part = throttled(stat).replace("-", "0%")
         total = durations.shown(stat["throttled_usec"] / 1e6)
         yield "cpu", f"throttled in {part} of its periods, {stat['nr_throttled']} times, {total} in all", ""
 

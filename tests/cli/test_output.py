@@ -134,6 +134,31 @@ def test_memory_is_in_gi_where_it_is_gi(count: int | None, expected: str) -> Non
     assert output.memory(count) == expected
 
 
+@pytest.mark.parametrize(
+    ("cpu_max", "expected"),
+    [
+        ("max 100000", "none"),
+        ("50000 100000", "500m"),
+        ("1001 100000", "10m"),
+        ("1000 100000", "10m"),
+        ("150000 100000", "1500m"),
+        ("5000 10000", "500m"),
+        ("1000 1000000", "1m"),
+        ("5 0", "5000m"),
+    ],
+)
+def test_a_cpu_limit_is_in_millicores(cpu_max: str, expected: str) -> None:
+    assert output.cpu_limit(cpu_max) == expected
+
+
+@pytest.mark.parametrize(
+    ("nr_throttled", "nr_periods", "expected"),
+    [(0, 0, "-"), (0, 10, "-"), (1, 8, "12%"), (10, 10, "100%"), (1, 1000, "<1%")],
+)
+def test_the_share_of_throttled_periods_is_in_percent(nr_throttled: int, nr_periods: int, expected: str) -> None:
+    assert output.throttled({"nr_throttled": nr_throttled, "nr_periods": nr_periods}) == expected
+
+
 @pytest.mark.parametrize("state", DaemonState)
 def test_the_status_says_whether_a_daemon_runs(state: DaemonState, capsys: Capture) -> None:
     """Without a daemon, all pods may run only because nothing pauses them."""
