@@ -29,7 +29,7 @@ from cgpause.cli.top.keys import LONE_ESC_S, REDRAW, KeyDecoder
 from cgpause.cli.top.reader import Reader
 from cgpause.cli.top.screen import render, settled, visible_rows
 from cgpause.cli.top.terminal import Painter, Signals, Terminal, encoding_of, is_ascii
-from cgpause.cli.top.ui import PAST, Act, Deed, Mode, Quit, Ui, protected_text, update
+from cgpause.cli.top.ui import PAST, Act, Deed, Mode, Ui, protected_text, update
 from cgpause.cli.top.values import NodeView, SeenPod
 from cgpause.config.settings import Config
 from cgpause.core.clock import now_ns
@@ -228,9 +228,9 @@ class _Live:
                 self.terminal.clear()
             rows = visible_rows(self.snapshot, self.ui, *self.size)
             self.ui, intent = update(self.ui, key, self.snapshot, rows)
-            if isinstance(intent, Quit):
+            if self.ui.mode is Mode.QUIT:
                 return False
-            if isinstance(intent, Act):
+            if intent is not None:
                 message, failed = act(self.reader, self.load, self.keep, intent)
                 self.ui = replace(self.ui, message=message, failed=failed)
                 self.due_s = 0.0  # show the result at once

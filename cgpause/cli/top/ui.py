@@ -32,6 +32,8 @@ class Mode(Enum):
     HELP = "help"
     STILL = "still"
     """A single printed frame, without keys."""
+    QUIT = "quit"
+    """The end of the dashboard."""
 
 
 class Deed(StrEnum):
@@ -50,14 +52,6 @@ class Act:
     pods: tuple[SeenPod, ...]
     skipped: int = 0
     """Number of marked pods on which the action is not possible."""
-
-
-@dataclass(frozen=True, slots=True)
-class Quit:
-    """The end of the dashboard."""
-
-
-Intent = Act | Quit | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +179,7 @@ def settle(ui: Ui, snapshot: NodeView, rows: int) -> Ui:
     return replace(ui, top=min(max(top, index - max(rows, 1) + 1), first if rows > 1 else index))
 
 
-def update(ui: Ui, key: str, snapshot: NodeView, rows: int = 10) -> tuple[Ui, Intent]:
+def update(ui: Ui, key: str, snapshot: NodeView, rows: int = 10) -> tuple[Ui, Act | None]:
     """Return the state after a key, and the action to take or None; `rows` is the number of visible rows."""
     if ui.mode is Mode.CONFIRM:
         answered = replace(ui, mode=Mode.BROWSE, asked=None, message="", failed=False)
@@ -196,7 +190,7 @@ def update(ui: Ui, key: str, snapshot: NodeView, rows: int = 10) -> tuple[Ui, In
         return _update_filter(ui, key, snapshot, rows), None
     ui = replace(ui, message="", failed=False)
     if key == "q":
-        return ui, Quit()
+        return replace(ui, mode=Mode.QUIT), None
     if ui.mode is Mode.HELP:
         return replace(ui, mode=Mode.BROWSE), None
     return settle(_browse(ui, _VI.get(key, key), snapshot, rows), snapshot, rows), None
