@@ -28,7 +28,7 @@ from cgpause.cli.exits import exits, fail, seconds
 from cgpause.cli.top.keys import LONE_ESC_S, REDRAW, KeyDecoder
 from cgpause.cli.top.reader import Reader
 from cgpause.cli.top.screen import render, settled, visible_rows
-from cgpause.cli.top.terminal import Painter, Signals, Terminal, encoding_of, is_ascii
+from cgpause.cli.top.terminal import Signals, Terminal, encoding_of, is_ascii
 from cgpause.cli.top.ui import PAST, Act, Deed, Mode, Ui, protected_text, update
 from cgpause.cli.top.values import NodeView, SeenPod
 from cgpause.config.settings import Config
@@ -156,10 +156,9 @@ def run_live(reader: Reader, load: Load, keep: Keep, every_s: float) -> None:
         HostError: the terminal cannot be drawn on.
     """
     fd_in, fd_out = sys.stdin.fileno(), sys.stdout.fileno()
-    painter = Painter(Console(highlight=False))
     try:
-        with Signals().caught() as signals, Terminal(fd_in, fd_out, painter) as terminal:
-            _Live(reader, load, keep, terminal, painter, signals, every_s).run(fd_in)
+        with Signals().caught() as signals, Terminal(fd_in, fd_out, Console(highlight=False)) as terminal:
+            _Live(reader, load, keep, terminal, signals, every_s).run(fd_in)
     except (OSError, termios.error) as e:
         number = e.args[0]  # termios.error is no OSError, but has the same arguments
         if number not in (errno.EIO, errno.EPIPE):  # the terminal has hung up
@@ -176,7 +175,6 @@ class _Live:
     load: Load
     keep: Keep
     terminal: Terminal
-    painter: Painter
     signals: Signals
     every_s: float
 
@@ -285,7 +283,7 @@ class _Live:
 
     def _render(self) -> SegmentLines:
         self.ui = settled(self.ui, self.snapshot, *self.size)
-        return render(self.snapshot, self.ui, *self.size, ascii_only=self.painter.ascii_only)
+        return render(self.snapshot, self.ui, *self.size, ascii_only=self.terminal.ascii_only)
 
 
 def act(reader: Reader, load: Load, keep: Keep, intent: Act) -> tuple[str, bool]:

@@ -53,29 +53,18 @@ def is_ascii(encoding: str) -> bool:
     return False
 
 
-class Painter:
-    """Converter of lines to text with escape sequences; `console` has detected the terminal's colours and NO_COLOR."""
+class Terminal:
+    """A terminal for drawing, from `enter` to `leave`; as a context manager it calls both.
 
-    def __init__(self, console: Console) -> None:
+    `console` has detected its colours and NO_COLOR.
+    """
+
+    def __init__(self, fd_in: int, fd_out: int, console: Console) -> None:
+        self._in, self._out = fd_in, fd_out
         self._system = COLOR_SYSTEMS.get(console.color_system or "")
         self._colourless = console.no_color or self._system is None
-        self.encoding = encoding_of(console)
-        self.ascii_only = is_ascii(self.encoding)
-
-    def paint(self, line: Sequence[Segment]) -> str:
-        """Return one line with escape sequences for its styles."""
-        # A terminal without colours still has bold, underline and reverse.
-        system = self._system or ColorSystem.STANDARD
-        segments = Segment.remove_color(line) if self._colourless else line
-        return "".join(style.render(text, color_system=system) if style else text for text, style, _ in segments)
-
-
-class Terminal:
-    """A terminal for drawing, from `enter` to `leave`; as a context manager it calls both."""
-
-    def __init__(self, fd_in: int, fd_out: int, painter: Painter) -> None:
-        self._in, self._out = fd_in, fd_out
-        self._painter = painter
+        self._encoding = encoding_of(console)
+        self.ascii_only = is_ascii(self._encoding)
         self._before: list[object] | None = None
         self._shown: list[str] = []
 
@@ -123,7 +112,7 @@ class Terminal:
 
     def draw(self, lines: Sequence[Sequence[Segment]]) -> None:
         """Show lines; only changed lines are sent, for the sake of slow ssh connections."""
-        painted = [self._painter.paint(line) for line in lines]
+        painted = [self.paint(line) for line in lines]
         sent = [
             f"\x1b[{row};1H\x1b[K{text}"  # erase before writing: after a full line the cursor is still on its last cell
             for row, text in enumerate(painted, start=1)
@@ -133,7 +122,14 @@ class Terminal:
             sent.append(f"\x1b[{len(painted) + 1};1H\x1b[J")
         self._shown = painted
         if sent:
-            self._write("".join(sent).encode(self._painter.encoding, "replace"))
+            self._write("".join(sent).encode(self._encoding, "replace"))
+
+    def paint(self, line: Sequence[Segment]) -> str:
+        """Return one line with escape sequences for its styles."""
+        # A terminal without colours still has bold, underline and reverse.
+        system = self._system or ColorSystem.STANDARD
+        segments = Segment.remove_color(line) if self._colourless else line
+        return "".join(style.render(text, color_system=system) if style else text for text, style, _ in segments)
 
     def read(self) -> bytes | None:
         """Return the typed bytes, or None if the terminal has hung up."""

@@ -28,7 +28,7 @@ from rich.console import Console
 from cgpause.cli.top.head import fall_rate
 from cgpause.cli.top.parts import ASCII, UNICODE
 from cgpause.cli.top.screen import render, settled, visible_rows
-from cgpause.cli.top.terminal import Painter, encoding_of, is_ascii
+from cgpause.cli.top.terminal import Terminal, encoding_of, is_ascii
 from cgpause.cli.top.ui import Act, Deed, Mode, Sort, Ui, settle
 from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodState, SeenPod
 from cgpause.core.model import Headroom, QosClass
@@ -281,9 +281,9 @@ def painted(snapshot: NodeView, monkeypatch: pytest.MonkeyPatch, **environment: 
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    painter = Painter(Console(file=io.StringIO(), force_terminal=True))
+    terminal = Terminal(0, 1, Console(file=io.StringIO(), force_terminal=True))
     ui = settle(Ui(selected=snapshot.pods[0].key), snapshot, 10)
-    return "\n".join(painter.paint(line) for line in render(snapshot, ui, 120, 40).lines)
+    return "\n".join(terminal.paint(line) for line in render(snapshot, ui, 120, 40).lines)
 
 
 def colours(text: str) -> set[str]:
