@@ -109,7 +109,7 @@ def read_still(reader: Reader) -> NodeView:
 
 
 def print_once(snapshot: NodeView) -> None:
-    """Print one frame, as large as the terminal; into a pipe with every pod."""
+    """Print one frame, as large as the terminal without the line of the prompt; into a pipe with every pod."""
     console = Console(highlight=False, markup=False, emoji=False)
     ui = Ui(mode=Mode.STILL)
     width, height = console.size
@@ -118,6 +118,8 @@ def print_once(snapshot: NodeView) -> None:
         height = height if "LINES" in os.environ else _PIPE_LINES
         while "LINES" not in os.environ and visible_rows(snapshot, ui, width, height) < len(snapshot.pods):
             height += 1
+    else:
+        height = max(height - 1, 1)
     # The frame has its final width: rich must not wrap or cut it again.
     console.print(render(snapshot, ui, width, height, ascii_only=is_ascii(encoding_of(console))), soft_wrap=True)
 
