@@ -63,7 +63,8 @@ class _Noted:
     """The values that the trace has for a pod so far."""
 
     number: int
-    facts: tuple[object, ...] | None = None
+    values: dict[str, Any] | None = None
+    """Values of its last line, before `hide`."""
     pod: Pod | None = None
     current: int = -1
     reclaimable: int = 0
@@ -168,10 +169,11 @@ class Encoder:
 
     def _add_facts(self, noted: _Noted, pod: Pod, reclaimable: list[int], lines: list[str]) -> None:
         noted.pod = pod
-        facts = _facts(pod)
-        if facts != noted.facts:
-            noted.facts = facts
-            lines.append(self._pod_line(noted.number, pod))
+        values = _values(pod)
+        if values != noted.values:
+            noted.values = values
+            shown = values if self._hide is None else _values(hide_pod(pod, self._hide))
+            lines.append(_line({"pod": noted.number, **shown}))
         rounded = self._rounded(pod.reclaimable_bytes, noted.reclaimable)
         if rounded != noted.reclaimable:
             noted.reclaimable = rounded
@@ -181,44 +183,26 @@ class Encoder:
         """Return the value in quanta; less than one quantum of change keeps the old value, or it would flutter."""
         return noted if noted >= 0 and abs(now - noted * self._quantum) < self._quantum else now // self._quantum
 
-    def _pod_line(self, number: int, pod: Pod) -> str:
-        shown = pod if self._hide is None else hide_pod(pod, self._hide)
-        values: dict[str, Any] = {"pod": number, "uid": shown.uid, "inode": shown.cgroup.inode, "qos": shown.qos}
-        if shown.name is not None:
-            values |= {"namespace": shown.namespace, "name": shown.name}
-        optional = {
-            "max": shown.memory_max_bytes,
-            "protected": shown.protected,
-            "class": None if shown.kind is PodKind.BATCH else shown.kind,
-            "priority": shown.priority or None,
-            "changed": shown.changed_at_ns // 1000 or None,
-            "settled": shown.settled_at_ns // 1000 or None,
-            "spared": shown.spared_until_ns // 1000 or None,
-            "unmade": shown.no_program or None,
-        }
-        values |= {key: value for key, value in optional.items() if value is not None}
-        if shown.paused is not None:
-            paused = shown.paused
-            values["paused"] = [paused.mechanism, paused.owner, paused.since_ns // 1000]
-        return _line(values)
 
-
-def _facts(pod: Pod) -> tuple[object, ...]:
-    """Return the facts of a pod whose change needs a new line of it."""
-    paused = pod.paused
-    return (
-        pod.namespace,
-        pod.name,
-        pod.memory_max_bytes,
-        pod.protected,
-        pod.kind,
-        pod.priority,
-        pod.changed_at_ns,
-        pod.settled_at_ns,
-        pod.spared_until_ns,
-        pod.no_program,
-        None if paused is None else (paused.mechanism, paused.owner, paused.since_ns),
-    )
+def _values(pod: Pod) -> dict[str, Any]:
+    """Return the values of a pod's line; a change of one needs a new line."""
+    values: dict[str, Any] = {"uid": pod.uid, "inode": pod.cgroup.inode, "qos": pod.qos}
+    if pod.name is not None:
+        values |= {"namespace": pod.namespace, "name": pod.name}
+    optional = {
+        "max": pod.memory_max_bytes,
+        "protected": pod.protected,
+        "class": None if pod.kind is PodKind.BATCH else pod.kind,
+        "priority": pod.priority or None,
+        "changed": pod.changed_at_ns // 1000 or None,
+        "settled": pod.settled_at_ns // 1000 or None,
+        "spared": pod.spared_until_ns // 1000 or None,
+        "unmade": pod.no_program or None,
+    }
+    values |= {key: value for key, value in optional.items() if value is not None}
+    if pod.paused is not None:
+        values["paused"] = [pod.paused.mechanism, pod.paused.owner, pod.paused.since_ns // 1000]
+    return values
 
 
 def _line(values: dict[str, Any]) -> str:
