@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import CgpauseError, CgroupGoneError, KernelWriteError
-from cgpause.core.model import Sample
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Changes, PodChange, Watch
 from cgpause.kernel.process import caught_signals, raise_descriptor_limit
@@ -23,7 +22,7 @@ from cgpause.pods.sampler import Sampler
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.telemetry.trace.encode import Encoder, Hide
-from cgpause.telemetry.trace.gather import Gatherer, interval_ns, is_tight
+from cgpause.telemetry.trace.gather import CLOSER, Gatherer, is_tight
 from cgpause.telemetry.trace.write import TraceFiles
 
 _DETAILS_NS = NS_PER_S
@@ -64,8 +63,7 @@ class _Node:
         self.tree = tree
         self._watch = Watch(epoll)
         self._root = Cgroup(tree.root, "")
-        self._follower = Follower(tree, self._root, self._watch)
-        self._details_at_ns = 0
+        self.follower = Follower(tree, self._root, self._watch)
 
     def close(self) -> None:
         self._watch.close()
@@ -74,13 +72,13 @@ class _Node:
     def take_in(self, at_ns: int, *, tight: bool) -> None:
         """Refresh the tree and the pods' records: after changes that inotify reports, or when a refresh is due."""
         changes: Changes = self._watch.read()
-        times = self._follower.times
+        times = self.follower.times
         times.changed(at_ns, came=changes.tree, gone=changes.gone)
         if times.is_due(at_ns):
-            appeared, _ = self._follower.refresh(at_ns, tight=tight)
+            appeared, _ = self.follower.refresh(at_ns, tight=tight)
             for tracked in appeared:
                 self._read_record(tracked)
-            if self._follower.unwatched:
+            if self.follower.unwatched:
                 for tracked in self.tree.pods.values():
                     self._read_record(tracked)
         for key, change in changes.pods.items():
@@ -92,17 +90,6 @@ class _Node:
                 self._read_record(one)
             if PodChange.CONTAINERS in change:
                 self.tree.containers_changed(one, at_ns, removed=False)
-
-    def due_ns(self) -> int:
-        """Return the time at which the tree is refreshed even without an inotify event."""
-        return self._follower.times.due_ns
-
-    def add_details(self, sampler: Sampler, sample: Sample, *, tight: bool) -> Sample:
-        """Read reclaimable memory and listening sockets, if due; return the last sample with them."""
-        if sample.at_ns < self._details_at_ns:
-            return sample
-        self._details_at_ns = sample.at_ns + (_DETAILS_NS if tight else _CALM_DETAILS_NS)
-        return sampler.add_details(sample)
 
     def _read_record(self, tracked: TrackedPod) -> None:
         try:
@@ -169,26 +156,24 @@ def _loop(
             try:
                 node.tree.look_for_programs(at_ns)
                 sample = sampler.sample(at_ns, late_ns=at_ns - due_ns)
-                if tight:
-                    sample = node.add_details(sampler, sample, tight=True)
+                tight = is_tight(sample.headroom)
+                if at_ns - sample.read_at_ns >= (_DETAILS_NS if tight else _CALM_DETAILS_NS):
+                    sample = sampler.add_details(sample)
             except CgpauseError:
                 recorded.unread += 1
                 due_ns = at_ns + int(plan.interval_s * NS_PER_S)
             else:
-                tight = is_tight(sample.headroom)
                 files.add(gatherer.moment(sample, time.time()), tight=tight)
                 recorded.samples += 1
                 recorded.pods = len(sample.pods)
                 # Samples lie on a grid, so that their durations do not add up; missed samples are not made up for.
-                due_ns = max(due_ns + interval_ns(sample.headroom, plan.interval_s), at_ns)
-                if not tight:
-                    node.add_details(sampler, sample, tight=False)
+                due_ns = max(due_ns + int(plan.interval_s * NS_PER_S / (CLOSER if tight else 1)), at_ns)
             recorded.seconds = (at_ns - begin_ns) / NS_PER_S
             recorded.written = files.written
             on_sample(recorded)
         if end_ns is not None and at_ns >= end_ns:
             break
-        wake_ns = min(due_ns, node.due_ns(), due_ns if end_ns is None else end_ns)
+        wake_ns = min(due_ns, node.follower.times.due_ns, due_ns if end_ns is None else end_ns)
         events = epoll.poll(max(wake_ns - now_ns(), 0) / NS_PER_S)
         if any(fd == stop_fd for fd, _ in events):
             break

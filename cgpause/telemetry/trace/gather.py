@@ -28,11 +28,6 @@ def is_tight(headroom: Headroom) -> bool:
     return headroom.available_bytes < headroom.capacity_bytes * CLOSE_PCT / 100
 
 
-def interval_ns(headroom: Headroom, interval_s: float) -> int:
-    """Return the time to the next sample; `interval_s` is the interval while memory is not tight."""
-    return int(interval_s * 1e9 / (CLOSER if is_tight(headroom) else 1))
-
-
 class Gatherer:
     """Reader that adds its values to samples, as `TracedSample`s."""
 
