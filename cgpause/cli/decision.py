@@ -5,16 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S, now_ns
-from cgpause.core.errors import CgpauseError
-from cgpause.core.model import Headroom, Owner, Pod, Policy, Sample
-from cgpause.ledger.ledger import read_record
+from cgpause.core.model import Headroom, Owner, Policy, Sample
 from cgpause.pods.sampler import Sampler
-from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.policy.decide import State
 from cgpause.policy.explain import Verdict, explain
@@ -39,7 +35,7 @@ def decide_now(
         CgpauseError: memory cannot be read.
     """
     for tracked in tree.pods.values():
-        tracked.pod = with_record(tracked)
+        tracked.see_record()
     growths, details_ns = Growths(peaks=Peaks(peaks)), 0
     deadline = time.monotonic() + (watch_s if config.policy is Policy.RESERVE else 0)
     while time.monotonic() < deadline:
@@ -54,14 +50,6 @@ def decide_now(
     looked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)
     _, verdicts = explain(State(watermark=looked, reserve=ReserveState(growths)), sample, config)
     return sample, verdicts
-
-
-def with_record(tracked: TrackedPod) -> Pod:
-    """Return the pod with its pause record, or as protected if the record cannot be read."""
-    try:
-        return replace(tracked.pod, paused=read_record(tracked.cgroup))
-    except CgpauseError as e:
-        return replace(tracked.pod, protected=f"its record cannot be read: {e}")
 
 
 def rule(verdict: Verdict, headroom: Headroom, config: Config) -> str:

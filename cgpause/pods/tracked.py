@@ -12,6 +12,7 @@ from cgpause.core.model import Ended, Owner, OwnWord, Pod, PodUsage
 from cgpause.core.parse import parse_flat_keyed, parse_reclaimable, parse_shmem
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.processes import Processes
+from cgpause.ledger.ledger import read_record
 from cgpause.pods.containers import descendants
 from cgpause.pods.ends import Ends
 from cgpause.policy.drifts import Drifts
@@ -162,6 +163,13 @@ class TrackedPod:
         since_ns, paused = max(self.signs.seen_ns, self.signs.started_ns), self.pod.paused
         paused_ns = self.signs.paused_ns + (0 if paused is None else at_ns - max(paused.since_ns, since_ns))
         return max(at_ns - since_ns - paused_ns, 0) / NS_PER_S
+
+    def see_record(self) -> None:
+        """Read the pod's record, for a process that writes nothing; protect the pod if it cannot be read."""
+        try:
+            self.pod = replace(self.pod, paused=read_record(self.cgroup))
+        except CgpauseError as e:
+            self.pod = replace(self.pod, protected=f"its record cannot be read: {e}")
 
     def clear_pause(self, at_ns: int) -> None:
         """Clear the state of a pause that is over, and note its length."""

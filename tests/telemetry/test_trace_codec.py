@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cgpause.core.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodKind, PodUsage, QosClass, Sample
 from cgpause.core.pod_names import workload_of
 from cgpause.telemetry.trace.encode import Encoder, hasher
-from cgpause.telemetry.trace.values import QUANTUM_BYTES, TracedSample, pause_seen
+from cgpause.telemetry.trace.values import MAX_TEXT, QUANTUM_BYTES, TracedSample, pause_seen
 
 FUZZED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -148,6 +148,12 @@ def test_the_newest_header_needs_nothing_before_it() -> None:
     (moment,) = decoded(again)
     assert [usage.memory_current_bytes for usage in moment.sample.pods] == [0, MIB, 2 * MIB]
     assert moment.time_s == 1e9 + 1
+
+
+def test_a_long_reason_is_cut_so_that_the_trace_can_be_read() -> None:
+    (moment,) = decoded(written([make_moment(0, {make_pod(1, protected="x" * 9999): 1})]))
+
+    assert moment.sample.pods[0].pod.protected == "x" * MAX_TEXT
 
 
 def test_hidden_names_are_not_in_it_and_stay_apart() -> None:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, Self
 
-from cgpause.cli.decision import with_record
 from cgpause.cli.status import pod_values
 from cgpause.cli.top.line import levels, next_in_line
 from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodDetail, PodState, SeenPod
@@ -233,7 +232,7 @@ class Reader:
     def _read_records(self) -> None:
         self._broken.clear()
         for tracked in self.tree.pods.values():
-            tracked.pod = with_record(tracked)
+            tracked.see_record()
             record = tracked.pod.paused
             with suppress(CgpauseError):
                 if record is not None and not is_in_force(tracked.cgroup, record):

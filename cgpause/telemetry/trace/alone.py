@@ -8,18 +8,16 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S, now_ns
-from cgpause.core.errors import CgpauseError, CgroupGoneError, KernelWriteError
+from cgpause.core.errors import CgpauseError, KernelWriteError
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Changes, PodChange, Watch
 from cgpause.kernel.process import caught_signals, raise_descriptor_limit
-from cgpause.ledger.ledger import read_record
 from cgpause.pods.follow import Follower
 from cgpause.pods.sampler import Sampler
-from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.telemetry.trace.encode import Encoder, Hide
 from cgpause.telemetry.trace.gather import CLOSER, Gatherer, is_tight
@@ -75,31 +73,18 @@ class _Node:
         times = self.follower.times
         times.changed(at_ns, came=changes.tree, gone=changes.gone)
         if times.is_due(at_ns):
-            appeared, _ = self.follower.refresh(at_ns, tight=tight)
-            for tracked in appeared:
-                self._read_record(tracked)
-            if self.follower.unwatched:
-                for tracked in self.tree.pods.values():
-                    self._read_record(tracked)
+            self.follower.refresh(at_ns, tight=tight)
+            for tracked in self.tree.pods.values():
+                tracked.see_record()
         for key, change in changes.pods.items():
             one = self.tree.pods.get(key)
             if one is None:
                 continue
             if PodChange.RECORD in change:
                 self.tree.update_facts(one, at_ns)
-                self._read_record(one)
+                one.see_record()
             if PodChange.CONTAINERS in change:
                 self.tree.containers_changed(one, at_ns, removed=False)
-
-    def _read_record(self, tracked: TrackedPod) -> None:
-        try:
-            record = read_record(tracked.cgroup)
-        except CgroupGoneError:
-            return
-        except CgpauseError:
-            record = None  # a damaged record: the owner of the pause is unknown
-        if record != tracked.pod.paused:
-            tracked.pod = replace(tracked.pod, paused=record)
 
 
 def record(root: str, log_dir: str, config: Config, plan: Plan, on_sample: Callable[[Recorded], None]) -> Recorded:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 from cgpause.core.errors import printable
 from cgpause.core.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodKind, PodUsage, QosClass, Sample
 from cgpause.core.pod_names import workload_of
-from cgpause.telemetry.trace.values import LONGEST_INTERVAL_S, SCHEMA, Header, TracedSample, pause_seen
+from cgpause.telemetry.trace.values import LONGEST_INTERVAL_S, MAX_TEXT, SCHEMA, Header, TracedSample, pause_seen
 
 E = TypeVar("E", QosClass, PodKind, Mechanism, Owner)
 
@@ -23,8 +23,6 @@ _LATEST_S = 4e11
 MAX_PODS = 10_000
 """Most pods at a time."""
 _MAX_CPUS = 1 << 16
-_MAX_TEXT = 600
-"""Longest text: a namespace and a name have 316 characters, a rule with a glob some more."""
 GAP_NS = 60_000_000_000
 """Time without a sample after which the time before counts as unknown; five intervals if that is longer."""
 
@@ -285,8 +283,8 @@ def _flag(values: dict[str, Any], key: str) -> bool:
 
 def _text(values: dict[str, Any], key: str) -> str:
     value = _get(values, key)
-    if not isinstance(value, str) or len(value) > _MAX_TEXT:
-        raise BadLineError(f"{key}: found {_shown(value)}; allowed: up to {_MAX_TEXT} characters")
+    if not isinstance(value, str) or len(value) > MAX_TEXT:
+        raise BadLineError(f"{key}: found {_shown(value)}; allowed: up to {MAX_TEXT} characters")
     # Made printable once, because it goes to terminals and logs.
     return printable(value)
 

@@ -13,7 +13,7 @@ from zlib import crc32
 
 from cgpause import __version__
 from cgpause.core.model import CgroupId, Headroom, Pod, PodKind
-from cgpause.telemetry.trace.values import QUANTUM_BYTES, SCHEMA, TracedSample
+from cgpause.telemetry.trace.values import MAX_TEXT, QUANTUM_BYTES, SCHEMA, TracedSample
 
 _CPU_QUANTUM_USEC = 1000
 _IDLE_QUANTUM = 10
@@ -191,7 +191,7 @@ def _values(pod: Pod) -> dict[str, Any]:
         values |= {"namespace": pod.namespace, "name": pod.name}
     optional = {
         "max": pod.memory_max_bytes,
-        "protected": pod.protected,
+        "protected": pod.protected and pod.protected[:MAX_TEXT],  # the error of a damaged record may be longer
         "class": None if pod.kind is PodKind.BATCH else pod.kind,
         "priority": pod.priority or None,
         "changed": pod.changed_at_ns // 1000 or None,

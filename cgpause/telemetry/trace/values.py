@@ -14,6 +14,8 @@ QUANTUM_BYTES = 64 * 1024
 (MEMCG_CHARGE_BATCH in include/linux/memcontrol.h)."""
 LONGEST_INTERVAL_S = 86400
 """Longest time between two samples."""
+MAX_TEXT = 600
+"""Longest text in characters: a namespace and a name have 316, a rule with a glob some more."""
 
 
 class TraceError(CgpauseError):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from helpers.commandline import MIB, place, run, snapshot
 from helpers.refusals import refusing
-from helpers.trees import FakeTree, rewrite, wait_until
+from helpers.trees import FakeTree, damage, rewrite, wait_until
 
 from cgpause.telemetry.trace.read import load_trace
 from cgpause.telemetry.trace.values import TraceError
@@ -66,6 +66,16 @@ def test_a_tree_that_changes_is_recorded_until_a_signal_comes(
     assert late.settled_at_ns > 0, "it is known to be new"
     assert trace.headers[0].interval_s == 1
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_pod_with_a_damaged_record_is_protected(tree: FakeTree) -> None:
+    damage(tree.add_pod("held"))
+    path = tree.folder / "x"
+    assert run(tree, "lab", "record", "--for", "1s", str(path)).exit_code == 0
+
+    for moment in load_trace(str(path)).moments():
+        ((_, pod),) = moment.sample.pods
+        assert str(pod.protected).startswith("its record cannot be read: ")
 
 
 def test_it_writes_nothing_but_its_file(tree: FakeTree) -> None:
