@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from cgpause.config.settings import Config, HoldConfig
 from cgpause.offline.simulate.command import group_rows
-from cgpause.offline.simulate.load import Load, make_daemons, make_pods, make_services
+from cgpause.offline.simulate.load import Load, Machine, make_daemons, make_pods, make_services
 from cgpause.offline.simulate.pods import MIB, Step
 from cgpause.offline.simulate.presets import PRESETS
 from cgpause.offline.simulate.run import GroupOutcome, Outcome, simulate
-from cgpause.offline.simulate.service import STEPS, Surge, silences, surging
+from cgpause.offline.simulate.service import STEPS, silences, surging
 from cgpause.offline.simulate.workload import (
     DaemonSetsOptions,
     JobsOptions,
@@ -35,6 +35,7 @@ JOBS = (
     JobsOptions("large", 4, 96, rounds=2, unit_cpu_s=0.2, priority=10),
     JobsOptions("small", 8, 48, rounds=2, unit_cpu_s=0.2),
 )
+MACHINE = Machine(capacity_bytes=384 * MIB, cpus=1, page_s=1e-6)
 MIXED = WorkloadOptions(nodes=NODES, jobs=JOBS, services=(WEB,))
 
 
@@ -139,7 +140,8 @@ def test_without_a_listener_a_pod_is_batch_and_is_not_probed() -> None:
 def test_a_surge_never_takes_more_than_it_is_and_time_always_passes(
     base_mib: int, surge_mib: int, surge_s: float, rest_s: float, seed: str
 ) -> None:
-    steps = surging(Surge(base_mib * MIB, surge_mib * MIB, surge_s, rest_s, 1e-6), seed)()
+    kind = ServicesOptions("any", base_mib=base_mib, surge_mib=surge_mib, surge_s=surge_s, rest_s=rest_s)
+    steps = surging(kind, MACHINE, seed)()
     held, slept, rounds = 0.0, 0.0, 0
     for step in steps:
         held += step.grow_bytes - step.free_bytes
@@ -153,7 +155,8 @@ def test_a_surge_never_takes_more_than_it_is_and_time_always_passes(
 
 def test_a_surge_without_rest_repeats_itself_as_the_labs_service_does() -> None:
     """service.c adds 1 MiB each STEP_MS until it has SWING; then it frees all of them, which takes a step as well."""
-    steps = surging(Surge(16 * MIB, 24 * MIB, 2.4, 0, 1e-6), "any")()
+    kind = ServicesOptions("any", base_mib=16, surge_mib=24, surge_s=2.4, rest_s=0)
+    steps = surging(kind, MACHINE, "any")()
     first = next(steps)
     assert (first.grow_bytes, first.sleep_s) == (16 * MIB, 0)
     cycle = [next(steps) for _ in range(25)]

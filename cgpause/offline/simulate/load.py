@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cgpause.core.model import PodKind
 from cgpause.offline.simulate.kubelet import Backoff, request_bytes
 from cgpause.offline.simulate.pods import MIB, RECLAIM_S, Probe, SimPod
-from cgpause.offline.simulate.service import Surge, surging
+from cgpause.offline.simulate.service import surging
 from cgpause.offline.simulate.worker import Work, job_seeds, volatile
 
 if TYPE_CHECKING:
@@ -132,13 +132,10 @@ def make_daemons(load: Load, seed: int, node: int) -> Iterator[SimPod]:
 
 def _lasting(load: Load, kind: Lasting, name: str, seed: int) -> SimPod:
     machine = load.machine
-    surge = Surge(
-        kind.base_mib * MIB, kind.surge_mib * MIB, kind.surge_s, kind.rest_s, machine.page_s, machine.charged_bytes
-    )
     probe = Probe(kind.probe_period_s, kind.probe_timeout_s, kind.probe_failures, kind.probe_initial_delay_s)
     return SimPod(
         name,
-        surging(surge, f"{name} {seed}"),
+        surging(kind, machine, f"{name} {seed}"),
         section=kind.name,
         limit_bytes=kind.limit * MIB,
         kind=PodKind.SERVICE if kind.listens else PodKind.BATCH,

@@ -7,11 +7,15 @@ scripts/lab/bed/service.c.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
+from typing import TYPE_CHECKING
 
 from cgpause.offline.simulate.pods import MIB, Behaviour, Step, take
+
+if TYPE_CHECKING:
+    from cgpause.offline.simulate.load import Machine
+    from cgpause.offline.simulate.workload import Lasting
 
 STEPS = 32
 """Most steps of a surge; no step is smaller than 1 MiB."""
@@ -20,37 +24,21 @@ Span = tuple[float, float]
 """Start and end in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Surge:
-    """The memory of a pod over time."""
-
-    base_bytes: int
-    surge_bytes: int
-    surge_s: float
-    """Time of a surge, from the first step to the last."""
-    rest_s: float
-    """Mean time between two surges; each is drawn between 0.5 and 1.5 times this."""
-    page_s: float
-    """CPU time to take a page."""
-    charged_bytes: int = 0
-    """Memory that the kernel charges besides."""
-
-
-def surging(surge: Surge, seed: str) -> Behaviour:
+def surging(kind: Lasting, machine: Machine, seed: str) -> Behaviour:
     """A pod that never ends; its first rest is drawn too, so that several do not surge at once."""
 
     def run() -> Iterator[Step]:
         chance = Random(seed)  # noqa: S311 - repeatable, not secret
 
         def rest_s() -> float:
-            return surge.rest_s * (0.5 + chance.random())
+            return kind.rest_s * (0.5 + chance.random())
 
-        steps = max(1, min(STEPS, surge.surge_bytes // MIB))
-        unit, pause_s = surge.surge_bytes // steps, surge.surge_s / steps
-        yield take(surge.base_bytes, surge.page_s, surge.charged_bytes, rest_s() * chance.random())
+        steps = max(1, min(STEPS, kind.surge_mib))
+        unit, pause_s = kind.surge_mib * MIB // steps, kind.surge_s / steps
+        yield take(kind.base_mib * MIB, machine.page_s, machine.charged_bytes, rest_s() * chance.random())
         while True:
             for _ in range(steps):
-                yield take(unit, surge.page_s, sleep_s=pause_s)
+                yield take(unit, machine.page_s, sleep_s=pause_s)
             # Without work and waiting no time would pass.
             yield Step(free_bytes=unit * steps, sleep_s=max(rest_s(), pause_s))
 
