@@ -98,7 +98,6 @@ def stretches(node: SimNode, pod: SimPod) -> list[list[tuple[float, float]]]:
 @given(sim_nodes())
 def test_pauses_end_in_time_and_spare_who_is_protected(node: SimNode) -> None:
     node.run(600)
-    assert sum(len(pod.holds) for pod in node.all_pods) == node.pauses
     # Batch pods at the end of their longest pause take turns, one at a time, so the bound grows with their number.
     batch_bound_s = BATCH_MAX_PAUSE_S + len(node.all_pods) * (MIN_RUN_S + TICK_S)
     for pod in node.all_pods:

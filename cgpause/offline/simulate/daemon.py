@@ -74,8 +74,8 @@ class SimDaemon:
         self.noise = noise
         """Whether `memory.current` moves in steps of the charge batch."""
         self.observe = observe
-        self.pauses = 0
         self.freezes = 0
+        """Number of freezes of pods that grew although throttled."""
         self._node = node
         self._engine = engine = node.engine
         self._random = chance
@@ -235,7 +235,6 @@ class SimDaemon:
 
     def _hold(self, pod: SimPod, facts: Pod, mechanism: Mechanism, reason: str) -> None:
         assert facts.paused is None
-        self.pauses += 1
         pod.holds.append((self._engine.now_s, None))
         paused = pause_seen(mechanism, Owner.DAEMON, self._now_ns(), reason)
         pod.facts = replace(facts, paused=paused)

@@ -101,16 +101,6 @@ class SimNode:
         return sum(pod.oom_kills for pod in self.all_pods)
 
     @property
-    def pauses(self) -> int:
-        """Number of pauses."""
-        return 0 if self.daemon is None else self.daemon.pauses
-
-    @property
-    def freezes(self) -> int:
-        """Number of freezes of pods that grew although throttled."""
-        return 0 if self.daemon is None else self.daemon.freezes
-
-    @property
     def headroom(self) -> Headroom:
         """The present headroom."""
         used = self.engine.held_bytes

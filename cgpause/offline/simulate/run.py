@@ -120,10 +120,10 @@ def simulate(load: Load, config: Config | None, seed: int) -> Outcome:
         running_max_s=max((pod.running_s for pod in pods), default=0.0),
         cpu_s=lost_s + sum(pod.cpu_s for pod in pods),
         lost_cpu_s=lost_s,
-        pauses=sum(node.pauses for node in nodes),
+        pauses=len(holds),
         paused_s=sum(holds),
         longest_pause_s=max(holds, default=0.0),
-        freezes=sum(node.freezes for node in nodes),
+        freezes=sum(node.daemon.freezes for node in nodes if node.daemon is not None),
         sacrifices=sum(pod.sacrifices for _, pod in all_pods),
         used_mean_pct=100
         * sum(node.engine.byte_seconds for node in nodes)

@@ -86,7 +86,7 @@ def run(node: Node, config: Config | None, seed: int = 0) -> Outcome:
         total_s=max(pod.finished_s or 0.0 for pod in finished) if len(finished) == len(jobs) else node.horizon_s,
         kills=sim.oom_kills,
         probe_kills=sum(pod.probe_kills for pod in services),
-        pauses=sim.pauses,
+        pauses=len(pauses),
         longest_pause_s=max(pauses, default=0.0),
         services=len(services),
         longest_start_s=max((_start_s(sim, pod) for pod in services), default=0.0),
