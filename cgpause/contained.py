@@ -50,11 +50,6 @@ def daemon_command(argv: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-X", "faulthandler", "-m", "cgpause.daemon", *argv]
 
 
-def restore_command(argv: Sequence[str]) -> list[str]:
-    """Return the command that cleans up after a daemon with these options, as ExecStopPost= does."""
-    return [sys.executable, "-I", "-m", "cgpause.restore", "--daemon-only", *argv]
-
-
 def exit_code(returncode: int) -> int:
     """Return a process's exit status as a shell does: 128 plus the signal's number if a signal ended it."""
     return returncode if returncode >= 0 else 128 - returncode
@@ -173,15 +168,6 @@ def ready_path(argv: Sequence[str]) -> str | None:
     return None if figures is None else os.path.join(os.path.dirname(figures), READY_FILE)
 
 
-def _restore(argv: Sequence[str]) -> int:
-    """Clean up in a process of its own, or in this one if there is no process to be had; return the exit code."""
-    try:
-        return subprocess.run(restore_command(argv), check=False).returncode
-    except OSError as e:
-        log.warning("cleaned up without a process of its own %s", fields(error=e))
-        return restore.main(["--daemon-only", *argv])
-
-
 def clean_up(argv: Sequence[str]) -> None:
     """Resume pods that a daemon with these options may have left paused; do nothing in a dry run.
 
@@ -196,14 +182,16 @@ def clean_up(argv: Sequence[str]) -> None:
         with Cgroup(options.cgroup_root or find_cgroup_root(), "") as root:
             root.lock_for_daemon()
             root.unlock_for_daemon()
-        code = _restore(argv)
+        code = restore.main(["--daemon-only", *argv])  # in this process: there may be no other to be had
     except HostError as e:
         log.warning("nothing is resumed %s", fields(reason=e))
     except CgpauseError as e:
         log.error("nothing is resumed %s", fields(reason=e))
+    except Exception:  # a bug: the container still ends with the daemon's exit code
+        log.exception("not everything could be resumed")
     else:
         if code:
-            log.error("not everything could be resumed %s", fields(status=exit_code(code)))
+            log.error("not everything could be resumed %s", fields(status=code))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
