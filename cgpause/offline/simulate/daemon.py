@@ -294,7 +294,7 @@ class SimDaemon:
         if is_service and self._node.is_up(pod):
             self._find_service(pod, facts)
             return
-        silent_s = self._ran_s(pod)
+        silent_s = self._node.ran_s(pod)
         if silent_s < STARTING_S:
             self._check_in(pod, max(STARTING_S - silent_s, 1.0))  # it was paused while it started
             return
@@ -316,19 +316,10 @@ class SimDaemon:
             facts = pod.facts
             if facts is None or facts.kind is PodKind.SERVICE or not self._kinds.is_silent(facts.workload):
                 continue
-            kind = self._kinds.of_silent(facts.workload, self._ran_s(pod))
+            kind = self._kinds.of_silent(facts.workload, self._node.ran_s(pod))
             if kind is not facts.kind:
                 self._quiet = None
                 pod.facts = replace(facts, kind=kind)
-
-    def _ran_s(self, pod: SimPod) -> float:
-        """Return the seconds since a pod's start without its pauses (`TrackedPod.ran_s`)."""
-        if pod.started_s is None:
-            return 0.0
-        now_s, paused_s = self._engine.now_s, 0.0
-        for since_s, end_s in pod.holds:
-            paused_s += max((now_s if end_s is None else end_s) - max(since_s, pod.started_s), 0.0)
-        return now_s - pod.started_s - paused_s
 
     def probe_refused(self, pod: SimPod) -> None:
         """Take in a refused connection to a pod; a paused pod that started lately is resumed soon."""
