@@ -19,7 +19,6 @@ from cgpause.kernel import wholefile
 from cgpause.kernel.background import BackgroundWriter, FileTrouble
 from cgpause.kernel.logfmt import fields
 from cgpause.telemetry import published
-from cgpause.telemetry.counts import MAX_PODS
 from cgpause.telemetry.published import Stamp
 
 log = logging.getLogger(__name__)
@@ -45,7 +44,6 @@ class Publisher:
     def configure(self, config: MetricsConfig) -> None:
         """Start, stop or change publishing as the configuration asks."""
         on = config.publish and bool(self._path)
-        self._sources.counts.limit_pods(MAX_PODS if on else 0)
         if on and self._thread is None:
             try:
                 self._thread = BackgroundWriter("metrics")

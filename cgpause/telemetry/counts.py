@@ -1,6 +1,6 @@
 """Counters of the daemon's acts since it started, from its events, under the names of `metrics`; no file, no clock.
 
-The number of time series is bounded: MAX_NAMESPACES limits the namespaces, `Counts.limit_pods` the single pods.
+The number of time series is bounded: MAX_NAMESPACES limits the namespaces, MAX_PODS the single pods.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OTHER = "_other"
 """Namespace label of all pods in namespaces beyond the first MAX_NAMESPACES."""
 MAX_NAMESPACES = 100
 MAX_PODS = 100
-"""Pods with time series of their own while the daemon publishes, up to five series each."""
+"""Pods with time series of their own, up to five each."""
 CAUSES = tuple(result for result in Result if result is not Result.CRASHED)
 """Ways in which a pause can end while the daemon runs."""
 _MAX_LABEL = 253
@@ -101,11 +101,11 @@ class _Totals:
 class Counts:
     """Counters since the daemon started, fed with events and, at each publication, with the paused pods.
 
-    Single pods have counters only if they were paused recently (`limit_pods`). A dropped pod starts at 0 when it is
+    Only the `max_pods` pods that were paused last have counters of their own. A dropped pod starts at 0 when it is
     paused again, as after a restart of the daemon. The totals of namespaces always count all pods.
     """
 
-    def __init__(self, since_ns: int) -> None:
+    def __init__(self, since_ns: int, max_pods: int = MAX_PODS) -> None:
         """Start counting at `since_ns`, now on the boot clock: an earlier daemon has counted the time before."""
         self.pause_failures = 0
         self.resume_failures = 0
@@ -123,7 +123,7 @@ class Counts:
         self.causes: Counter[str] = Counter(dict.fromkeys(CAUSES, 0))
         """Number of ended pauses by cause, both of the daemon and of operators."""
         self._since_ns = since_ns
-        self._max_pods = 0
+        self._max_pods = max_pods
         self._ongoing: dict[str, _Ongoing] = {}
         self._namespaces: dict[str, _Totals] = {}
         self._pods: dict[PodLabel, _Totals] = {}
@@ -133,12 +133,6 @@ class Counts:
     def pauses(self) -> int:
         """Number of pauses by the daemon."""
         return sum(totals.pauses.total() for totals in self._namespaces.values())
-
-    def limit_pods(self, most: int) -> None:
-        """Limit the counters of single pods to `most` pods (0 at first); drop the pods paused longest ago."""
-        self._max_pods = most
-        for label in list(self._pods)[: max(0, len(self._pods) - most)]:
-            del self._pods[label]
 
     def count(self, event: Event) -> None:
         """Count an event."""
@@ -247,11 +241,10 @@ class Counts:
         return self._namespaces.setdefault(name, _Totals())
 
     def _make_room(self) -> bool:
-        """Drop the pods paused longest ago, except paused ones; return True if another pod fits within the limit."""
+        """Drop the pod paused longest ago, except paused ones; return True if another pod fits within the limit."""
         if len(self._pods) >= self._max_pods:
             ongoing = {pause.label for pause in self._ongoing.values()}
-            surplus = len(self._pods) + 1 - self._max_pods
-            for label in [label for label in self._pods if label not in ongoing][:surplus]:
+            for label in [label for label in self._pods if label not in ongoing][:1]:
                 del self._pods[label]
         return len(self._pods) < self._max_pods
 

@@ -65,7 +65,6 @@ def test_everything_that_has_a_name_is_gathered_as_it_is_described(bench: Bench,
         (bench.fake.kubepods / file).write_text("oom 1\noom_kill 1\n")
     bench.fake.add_pod("web")
     bench.refresh()
-    bench.counts.limit_pods(1)
     bench.hold("web")
     pod, record = bench.tracked("web").pod, bench.tracked("web").pod.paused
     bench.counts.count(make_event(present(), EventKind.PAUSED, pod, "test", record))

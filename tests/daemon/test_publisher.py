@@ -118,15 +118,6 @@ def test_the_end_takes_it_away(bench: Bench) -> None:
     assert list(bench.folder.iterdir()) == []
 
 
-def test_pods_are_counted_one_by_one_only_while_somebody_reads_it(bench: Bench, monkeypatch: Patch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(bench.counts, "limit_pods", asked.append)
-    for config in (MetricsConfig(), ON, MetricsConfig()):
-        bench.publisher.configure(config)
-
-    assert asked == [0, 100, 0]
-
-
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 

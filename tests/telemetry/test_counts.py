@@ -59,8 +59,7 @@ def held(
 
 
 def counts(*events: Event, max_pods: int = 10) -> Counts:
-    made = Counts(START)
-    made.limit_pods(max_pods)
+    made = Counts(START, max_pods)
     for each in events:
         made.count(each)
     return made
@@ -195,16 +194,6 @@ def test_a_pod_that_is_held_does_not_give_way() -> None:
     made.count_paused([held("a/x"), held("a/y"), held("a/z")], 1002 * S)
     assert of(made, POD_SECONDS) == {("a", "x", THROTTLE): 2, ("a", "y", THROTTLE): 2}
     assert of(made, SECONDS) == {("a", THROTTLE): 6}
-
-
-def test_fewer_pods_from_now_on() -> None:
-    made = counts(*done("a/x", 1001), *done("a/y", 1002))
-    made.limit_pods(1)
-    assert [labels[1] for labels in of(made, POD_PAUSES)] == ["y"]
-    made.limit_pods(0)
-    made.count(event("paused", "a/z", 1003))
-    assert of(made, POD_PAUSES) == {}
-    assert of(made, PAUSES) == {("a", THROTTLE): 3}
 
 
 def test_namespaces_beyond_the_bound_are_one() -> None:
