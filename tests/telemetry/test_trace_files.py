@@ -186,7 +186,7 @@ def changed(line: str, **changes: object) -> str:
         pytest.param([changed(HEAD, version="x" * 601)], "version: found .*allowed: up to 600", id="long"),
         pytest.param([changed(HEAD, time=-1)], "time: found -1", id="time"),
         pytest.param([changed(HEAD, quantum=0)], "a quantum of 0", id="quantum"),
-        pytest.param([HEAD.replace("1.0", "NaN")], "found NaN; allowed: finite", id="nan"),
+        pytest.param([HEAD.replace("1.0", "NaN")], "interval: found nan", id="nan"),
         pytest.param([HEAD.replace("1.0", "1e999")], "interval: found inf", id="overflow"),
         pytest.param([HEAD, "{}\n"], ":2: found {}; allowed: a header, a pod", id="nothing"),
         pytest.param([HEAD, changed(POD, qos="Best")], 'qos: found "Best"; allowed: Guaranteed', id="qos"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from cgpause.core.errors import printable
 from cgpause.core.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodKind, PodUsage, QosClass, Sample
@@ -231,15 +231,9 @@ class Decoder:
 # --- values ----------------------------------------------------------------------------------------------------------
 
 
-def _no_constant(text: str) -> NoReturn:
-    raise BadLineError(f"found {text}; allowed: finite numbers")
-
-
 def _parse(line: bytes) -> dict[str, Any]:
     try:
-        values = json.loads(line, parse_constant=_no_constant)
-    except BadLineError:
-        raise
+        values = json.loads(line)
     except (ValueError, RecursionError) as e:
         raise TornLineError(f"no JSON: found {_shown(line[:80].decode('utf-8', 'backslashreplace'))}") from e
     if not isinstance(values, dict):
