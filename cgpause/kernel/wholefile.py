@@ -39,14 +39,24 @@ def read(path: str, max_bytes: int, *, follow: bool = False) -> bytes:
     Raises:
         OSError: the file cannot be read, is no regular file (EINVAL), or is larger than `max_bytes` (EFBIG).
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", path)
-        with open(fd, "rb", closefd=False) as file:
-            data = file.read(max_bytes + 1)
-    finally:
-        os.close(fd)
+    with open(open_regular(path, os.O_RDONLY | (0 if follow else os.O_NOFOLLOW)), "rb") as file:
+        data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise OSError(errno.EFBIG, f"larger than {max_bytes >> 20}Mi", path)
     return data
+
+
+def open_regular(path: str, flags: int) -> int:
+    """Open a regular file of any size, and wait for no FIFO; only its owner may use a file that O_CREAT makes.
+
+    Raises:
+        OSError: the file cannot be opened, or is no regular file (EINVAL).
+    """
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd

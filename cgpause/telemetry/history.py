@@ -16,7 +16,6 @@ import fcntl
 import json
 import math
 import os
-import stat
 from collections import deque
 from collections.abc import Iterator
 from datetime import datetime
@@ -24,6 +23,7 @@ from types import NoneType
 from typing import BinaryIO
 
 from cgpause.core.errors import CgpauseError, printable
+from cgpause.kernel.wholefile import open_regular
 from cgpause.telemetry.events import LATEST, NAMES, Event, iso
 
 MAX_TEXT = 500
@@ -112,19 +112,8 @@ def append(path: str, event: Event, max_bytes: int | None) -> None:
 
 
 def _open_to_append(path: str) -> int:
-    # For reading too: the last byte shows whether the last line is whole. O_NONBLOCK: a FIFO must not block the writer.
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    return _regular(os.open(path, flags, 0o600), path)
-
-
-def _regular(fd: int, path: str) -> int:
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", path)
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
+    # For reading too: the last byte shows whether the last line is whole.
+    return open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
 
 
 def _rotate(path: str, fd: int) -> bool:
@@ -191,8 +180,7 @@ def _opened(path: str) -> Iterator[list[BinaryIO]]:
         try:
             for name in (path, f"{path}.1"):
                 try:
-                    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-                    fd = _regular(os.open(name, flags), name)
+                    fd = open_regular(name, os.O_RDONLY | os.O_NOFOLLOW)
                 except (FileNotFoundError, NotADirectoryError):
                     continue
                 files.append(stack.enter_context(open(fd, "rb")))

@@ -152,8 +152,8 @@ def test_a_link_is_not_written_through(tmp_path: Path) -> None:
     ("path", "said"),
     [
         pytest.param("absent", "cannot read .*absent: No such file", id="absent"),
-        pytest.param(".", "no regular file", id="folder"),
-        pytest.param("/dev/null", "no regular file", id="device"),
+        pytest.param(".", "not a regular file; name the file of the trace", id="folder"),
+        pytest.param("/dev/null", "not a regular file", id="device"),
         pytest.param("/proc/self/mem", "cannot read /proc/self/mem: Input/output error", id="unreadable"),
     ],
 )

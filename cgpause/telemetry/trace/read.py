@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
-import stat
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
 from cgpause.core.errors import printable
+from cgpause.kernel.wholefile import open_regular
 from cgpause.telemetry.trace.decode import BadLineError, Decoder, TornLineError
 from cgpause.telemetry.trace.values import Header, TracedSample, TraceError
 
@@ -122,14 +123,10 @@ def _check_size(path: str, size: int) -> None:
 
 def _open(path: str) -> int:
     try:
-        # O_NONBLOCK: a FIFO must not block.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        return open_regular(path, os.O_RDONLY)
     except OSError as e:
-        raise TraceError(f"cannot read {printable(path)}: {e.strerror}") from e
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise TraceError(f"cannot read {printable(path)}: it is no regular file; name the file of the trace")
-    return fd
+        hint = "; name the file of the trace" if e.errno == errno.EINVAL else ""
+        raise TraceError(f"cannot read {printable(path)}: {e.strerror}{hint}") from e
 
 
 def _lines(fd: int) -> Iterator[tuple[bytes, int]]:

@@ -39,7 +39,7 @@ from helpers.trees import FakeTree
         ("lab simulate", ["--jobs", "0"], 2, "--jobs"),
         ("lab replay", [], 2, "TRACE"),
         ("lab replay", ["/nonexistent/x"], 5, "cannot read /nonexistent/x: No such file or directory"),
-        ("lab replay", ["/"], 5, "it is no regular file"),
+        ("lab replay", ["/"], 5, "cannot read /: not a regular file; name the file of the trace"),
         ("lab replay", [f"/nonexistent/{HOSTILE}"], 5, f"cannot read /nonexistent/{ESCAPED}:"),
         ("lab replay", ["x", "--policy", "none"], 2, "--policy"),
         ("lab record", ["--for", "x"], 2, "--for: invalid time 'x': use 90s"),
