@@ -44,7 +44,7 @@ from cgpause.ledger import high
 from cgpause.ledger.ledger import Resumed, read_record, resume
 from cgpause.pods.discover import kubepods_roots, paused_cgroups
 from cgpause.pods.names import read_names
-from cgpause.telemetry.events import Event, Named, present, resumed_event
+from cgpause.telemetry.events import Event, Named, resumed_event
 from cgpause.telemetry.recorder import HistoryWriter, keeps_history, tell
 
 log = logging.getLogger(__name__)
@@ -167,7 +167,6 @@ def events(outcomes: list[Restored], names: Mapping[str, PodName], reason: str, 
         # Of an operator's pauses, the daemon and its clean-up end only the expired ones.
         expired = result is not Result.OPERATOR and record is not None and record.owner is Owner.MANUAL
         yield resumed_event(
-            present(),
             Named(uid, "/".join(names[uid]) if uid in names else uid),
             resumed,
             "pause expired" if expired else reason,

@@ -21,7 +21,7 @@ from cgpause.ledger import high, ledger
 from cgpause.ledger.ledger import Resumed
 from cgpause.ledger.plan import PauseRequest, plan_pause, plan_take_over
 from cgpause.pods.tracked import TrackedPod
-from cgpause.telemetry.events import Event, EventKind, make_event, present, resumed_event
+from cgpause.telemetry.events import Event, EventKind, make_event, resumed_event
 
 Note = Callable[[Event], None]
 """Callback that records an event."""
@@ -65,22 +65,14 @@ def pause(
     if not changed and record.owner is Owner.DAEMON:
         taken = ledger.take_over(tracked.cgroup, request, mechanism)
         if taken is not None:
-            note(make_event(present(), EventKind.TAKEN_OVER, tracked.pod, taken.reason, taken))
+            note(make_event(EventKind.TAKEN_OVER, tracked.pod, taken.reason, taken))
             was = f"by the daemon until now: {printable(record.reason)}"
             return f"stays paused ({taken.mechanism}), by hand from now on; {was}"
         record, changed = ledger.pause(tracked.cgroup, request)  # the daemon has resumed the pod in the meantime
     if changed:
-        written = record.written
+        original, written = record.original, record.written
         note(
-            make_event(
-                present(),
-                EventKind.PAUSED,
-                tracked.pod,
-                record.reason,
-                record,
-                cpu_max_from=record.original,
-                cpu_max_to=written,
-            )
+            make_event(EventKind.PAUSED, tracked.pod, record.reason, record, cpu_max_from=original, cpu_max_to=written)
         )
         return _describe_pause(record)
     _refuse_broken(tracked.cgroup, record)
@@ -88,7 +80,7 @@ def pause(
         ends = ledger.set_end(tracked.cgroup, Owner.MANUAL, request.expires_ns)
         if ends is None:
             raise PausedOtherwiseError("it was resumed in this moment: try again")
-        note(make_event(present(), EventKind.EXTENDED, tracked.pod, request.reason, ends[1]))
+        note(make_event(EventKind.EXTENDED, tracked.pod, request.reason, ends[1]))
         return f"stays paused ({record.mechanism}) by hand: {_new_end(ends[0], request)}"
     return _leave(record, request, mechanism)
 
@@ -154,7 +146,7 @@ def resume(tracked: TrackedPod, note: Note, *, command: str, dry_run: bool = Fal
             return describe_resume(None)  # no error for any user, because nothing is written
     resumed = ledger.resume(tracked.cgroup, second_source=original_from_systemd)
     if resumed is not None:
-        note(resumed_event(present(), tracked.pod, resumed, f"{command} by {user()}", Result.OPERATOR))
+        note(resumed_event(tracked.pod, resumed, f"{command} by {user()}", Result.OPERATOR))
     return describe_resume(resumed)
 
 

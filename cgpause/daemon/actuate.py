@@ -34,7 +34,7 @@ from cgpause.pods.containers import kill_containers
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.telemetry.counts import Counts
-from cgpause.telemetry.events import Event, EventKind, make_event, present, resumed_event
+from cgpause.telemetry.events import Event, EventKind, make_event, resumed_event
 from cgpause.telemetry.recorder import tell
 
 log = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class Actuator:
         if resumed is None or resumed.record is None:
             self.counts.ended_elsewhere(pod.uid)
             return True  # another process resumed it and reported that itself
-        self._tell(resumed_event(present(), pod, resumed, reason, result, used_pct=used_pct))
+        self._tell(resumed_event(pod, resumed, reason, result, used_pct=used_pct))
         return True
 
     def adopt(self, tracked: TrackedPod) -> None:
@@ -137,16 +137,14 @@ class Actuator:
         """
         record = tracked.pod.paused
         if record is not None:
-            tell(make_event(present(), EventKind.ADOPTED, tracked.pod, record.reason, record), None)
+            tell(make_event(EventKind.ADOPTED, tracked.pod, record.reason, record), None)
 
     def forget(self, pod: Pod) -> None:
         """Forget a pod that is gone; if it was paused, log and record the end of its pause."""
         self._complaints.pop(pod.cgroup, None)
         if pod.paused is not None and not self._tree.dry_run:
             self._tell(
-                make_event(
-                    present(), EventKind.GONE, pod, "the pod went while it was paused", pod.paused, result=Result.GONE
-                )
+                make_event(EventKind.GONE, pod, "the pod went while it was paused", pod.paused, result=Result.GONE)
             )
 
     def read_record(self, tracked: TrackedPod) -> None:
@@ -212,8 +210,7 @@ class Actuator:
         pod = tracked.pod
         self._ended(tracked)
         if resumed is not None:
-            event = resumed_event(present(), pod, resumed, why, Result.LOST, record=pod.paused)
-            self._tell(event, logging.WARNING)
+            self._tell(resumed_event(pod, resumed, why, Result.LOST, record=pod.paused), logging.WARNING)
         elif pod.paused is not None:
             self.counts.ended_elsewhere(pod.uid)
 
@@ -273,7 +270,6 @@ class Actuator:
         tracked.pod = replace(tracked.pod, paused=record)
         self._tell(
             make_event(
-                present(),
                 EventKind.ASSERTED_AGAIN,
                 tracked.pod,
                 "another program wrote cpu.max",
@@ -320,7 +316,6 @@ class Actuator:
         self.counts.reactions.observe((now_ns() - (sample.at_ns - sample.late_ns)) / NS_PER_S)
         self._tell(
             make_event(
-                present(),
                 EventKind.PAUSED,
                 pod,
                 action.reason,
@@ -347,7 +342,7 @@ class Actuator:
             self.read_record(tracked)  # an operator has changed it first
             return
         tracked.pod = replace(tracked.pod, paused=record)
-        event = make_event(present(), EventKind.FROZE, tracked.pod, action.reason, record, used_pct=used)
+        event = make_event(EventKind.FROZE, tracked.pod, action.reason, record, used_pct=used)
         if action.grew:
             self._tell(event)
             return
@@ -372,7 +367,6 @@ class Actuator:
         tracked.spare(now_ns() + int(config.hold.settle_s * NS_PER_S))
         self._tell(
             make_event(
-                present(),
                 EventKind.SACRIFICED,
                 tracked.pod,
                 action.reason,

@@ -51,22 +51,6 @@ MESSAGE_IDS: dict[str, str] = {
 }
 
 
-class Instant(NamedTuple):
-    """One instant, read on both clocks."""
-
-    at: float
-    """Unix seconds (CLOCK_REALTIME)."""
-    boot_ns: int
-    """The same in ns of CLOCK_BOOTTIME."""
-    boot: str | None
-    """The kernel's id of this boot; None if it is not known."""
-
-
-def present() -> Instant:
-    """Return the current time."""
-    return Instant(time.time(), now_ns(), boot_id())
-
-
 class PauseKey(NamedTuple):
     """Unique key of a pause among all pauses of this node, across reboots."""
 
@@ -175,7 +159,6 @@ class Named(NamedTuple):
 
 
 def make_event(
-    now: Instant,
     what: EventKind,
     pod: Pod | Named,
     reason: str,
@@ -191,18 +174,18 @@ def make_event(
     foreign: bool = False,
     used_pct: float | None = None,
 ) -> Event:
-    """Return an event of the time `now`; `record` is the record of its pause."""
+    """Return an event of the present moment; `record` is the record of its pause."""
     paused_s = None
     if record is not None and what is not EventKind.PAUSED:
-        paused_s = max(0, now.boot_ns - record.since_ns) / 1e9
+        paused_s = round(max(0, now_ns() - record.since_ns) / 1e9, 3)
     return Event(
-        at=round(now.at, 3),
+        at=round(time.time(), 3),
         what=what,
         pod=pod.label,
         uid=pod.uid,
         reason=reason,
         result=None if result is None else str(result),
-        paused_s=None if paused_s is None else round(paused_s, 3),
+        paused_s=paused_s,
         owner=None if record is None else str(record.owner),
         mechanism=None if record is None else str(record.mechanism),
         cgroup=cgroup,
@@ -215,12 +198,11 @@ def make_event(
         used_pct=None if used_pct is None else round(used_pct, 1),
         pause_reason=None if record is None or record.reason == reason else record.reason,
         since_ns=None if record is None else record.since_ns,
-        boot=now.boot,
+        boot=boot_id(),
     )
 
 
 def resumed_event(
-    now: Instant,
     pod: Pod | Named,
     resumed: Resumed,
     reason: str,
@@ -230,13 +212,12 @@ def resumed_event(
     cgroup: str | None = None,
     used_pct: float | None = None,
 ) -> Event:
-    """Return the event for the end of a pause at the time `now`.
+    """Return the event for the end of a pause at the present moment.
 
     `record` is the caller's copy of the pause's record; it is used if the ledger found none.
     """
     found = resumed.record
     return make_event(
-        now,
         EventKind.RESUMED,
         pod,
         reason,

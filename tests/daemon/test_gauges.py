@@ -20,7 +20,7 @@ from cgpause.kernel.inotify import Watch
 from cgpause.ledger import ledger
 from cgpause.ledger.plan import PauseRequest
 from cgpause.pods.tracked import TrackedPod
-from cgpause.telemetry.events import EventKind, make_event, present
+from cgpause.telemetry.events import EventKind, make_event
 from cgpause.telemetry.metrics import BY_NAME, MetricType, Values
 
 GIB = 1 << 30
@@ -67,7 +67,7 @@ def test_everything_that_has_a_name_is_gathered_as_it_is_described(bench: Bench,
     bench.refresh()
     bench.hold("web")
     pod, record = bench.tracked("web").pod, bench.tracked("web").pod.paused
-    bench.counts.count(make_event(present(), EventKind.PAUSED, pod, "test", record))
+    bench.counts.count(make_event(EventKind.PAUSED, pod, "test", record))
 
     values = bench.values()
 

@@ -6,8 +6,10 @@ import json
 import re
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+from helpers.fixtures import Patch
 from helpers.nodes import ORIGINAL, S, pod, record
 
 from cgpause.core.clock import now_ns
@@ -17,23 +19,28 @@ from cgpause.telemetry.events import (
     MESSAGE_IDS,
     Event,
     EventKind,
-    Instant,
     PauseKey,
     boot_id,
     make_event,
-    present,
     resumed_event,
 )
 from cgpause.telemetry.history import encode
 
-NOW = Instant(1700000000.12345, 12_123_456_789, "b" * 32)
 HOSTILE = "a\x1b[31m\nresumed pod=x\u2028\udcff"
 
 
-def test_an_event_says_what_its_pauses_record_says() -> None:
+@pytest.fixture
+def clock(monkeypatch: Patch) -> None:
+    """Stop both clocks, 12.1 s after a boot."""
+    monkeypatch.setattr("cgpause.telemetry.events.time", SimpleNamespace(time=lambda: 1700000000.12345))
+    monkeypatch.setattr("cgpause.telemetry.events.now_ns", lambda: 12_123_456_789)
+    monkeypatch.setattr("cgpause.telemetry.events.boot_id", lambda: "b" * 32)
+
+
+def test_an_event_says_what_its_pauses_record_says(clock: None) -> None:
     held = record(7 * S, Owner.MANUAL)
 
-    made = make_event(NOW, EventKind.FROZE, pod("web"), "it grows", held, used_pct=95.04, times=2)
+    made = make_event(EventKind.FROZE, pod("web"), "it grows", held, used_pct=95.04, times=2)
 
     assert (made.pod, made.uid, made.owner, made.mechanism) == ("default/web", "web", "manual", "throttle")
     assert (made.reason, made.pause_reason, made.used_pct, made.times) == ("it grows", "test", 95.0, 2)
@@ -41,23 +48,26 @@ def test_an_event_says_what_its_pauses_record_says() -> None:
     assert made.pause == PauseKey("b" * 32, "web", 7 * S)
 
 
-def test_the_present_is_one_instant_on_both_clocks() -> None:
-    before, now, after = (time.time(), now_ns()), present(), (time.time(), now_ns())
+def test_an_event_is_of_the_present_moment_on_both_clocks() -> None:
+    before, held = time.time(), record(now_ns() - 7 * S)
 
-    assert before[0] <= now.at <= after[0]
-    assert before[1] <= now.boot_ns <= after[1]
-    assert now.boot == boot_id()
-    assert re.fullmatch("[0-9a-f]{32}", now.boot or "")
+    made = make_event(EventKind.FROZE, pod("web"), "test", held)
+
+    assert round(before, 3) <= made.at <= round(time.time(), 3)
+    assert made.paused_s is not None
+    assert 7 <= made.paused_s <= round((now_ns() - held.since_ns) / S, 3)
+    assert made.boot == boot_id()
+    assert re.fullmatch("[0-9a-f]{32}", made.boot or "")
 
 
 def test_a_pause_that_begins_was_not_held_and_has_one_reason() -> None:
-    made = make_event(NOW, EventKind.PAUSED, pod("web"), "test", record(7 * S))
+    made = make_event(EventKind.PAUSED, pod("web"), "test", record(7 * S))
 
     assert (made.paused_s, made.pause_reason) == (None, None)
 
 
-def test_a_record_of_the_future_was_held_for_no_time() -> None:
-    assert make_event(NOW, EventKind.GONE, pod("web"), "x", record(10**15)).paused_s == 0
+def test_a_record_of_the_future_was_held_for_no_time(clock: None) -> None:
+    assert make_event(EventKind.GONE, pod("web"), "x", record(10**15)).paused_s == 0
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -65,7 +75,7 @@ def test_a_resume_says_what_was_put_back(lost: bool) -> None:  # noqa: FBT001 - 
     held = record(now_ns())
     resumed = Resumed(None if lost else held, ORIGINAL, foreign=lost)
 
-    made = resumed_event(NOW, pod("web"), resumed, "why", Result.LOST, record=held, cgroup="a/b", used_pct=1)
+    made = resumed_event(pod("web"), resumed, "why", Result.LOST, record=held, cgroup="a/b", used_pct=1)
 
     assert (made.cpu_max_from, made.cpu_max_to) == (None if lost else "1001 100000", "50000 100000")
     assert (made.foreign, made.result, made.cgroup, made.since_ns) == (lost or None, "lost", "a/b", held.since_ns)
@@ -74,7 +84,6 @@ def test_a_resume_says_what_was_put_back(lost: bool) -> None:  # noqa: FBT001 - 
 def test_the_logs_line_has_what_an_operator_reads_in_one_order() -> None:
     held = replace(record(now_ns(), Owner.MANUAL), mechanism=Mechanism.FREEZE)
     made = make_event(
-        NOW,
         EventKind.SACRIFICED,
         pod("web"),
         "full",
@@ -105,9 +114,7 @@ def test_no_name_makes_two_lines() -> None:
 
 
 def test_the_journal_has_every_field_the_history_has() -> None:
-    made = make_event(
-        NOW, EventKind.PAUSED, pod("web"), "test", record(now_ns()), cpu_max_to="x", memory_current_bytes=7
-    )
+    made = make_event(EventKind.PAUSED, pod("web"), "test", record(now_ns()), cpu_max_to="x", memory_current_bytes=7)
     kept = json.loads(encode(made))
 
     fields = made.journal
@@ -121,7 +128,7 @@ def test_the_journal_has_every_field_the_history_has() -> None:
 
 
 def test_what_a_dry_run_would_have_done_has_no_id_of_what_was_done() -> None:
-    made = replace(make_event(NOW, EventKind.PAUSED, pod("web"), "test"), what="would have paused")
+    made = replace(make_event(EventKind.PAUSED, pod("web"), "test"), what="would have paused")
 
     assert "MESSAGE_ID" not in made.journal
 
@@ -135,5 +142,7 @@ def test_ids_are_for_ever() -> None:
     }
 
 
-def test_without_a_boot_id_an_event_belongs_to_no_pause() -> None:
-    assert make_event(NOW._replace(boot=None), EventKind.PAUSED, pod("web"), "test", record(1)).pause is None
+def test_without_a_boot_id_an_event_belongs_to_no_pause(monkeypatch: Patch) -> None:
+    monkeypatch.setattr("cgpause.telemetry.events.boot_id", lambda: None)
+
+    assert make_event(EventKind.PAUSED, pod("web"), "test", record(1)).pause is None
