@@ -24,7 +24,6 @@ from cgpause.core.errors import CgpauseError, Exit, HostError, printable
 from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root, read_controllers
 from cgpause.kernel.journal import UNIT
 from cgpause.kernel.psi import NODE_PRESSURE
-from cgpause.pods.containers import descendants
 from cgpause.pods.tree import PodTree
 
 _OLDEST_KERNEL = (5, 14)
@@ -215,7 +214,7 @@ def _has_processes_without_ids(tree: PodTree) -> bool:
     """Whether a pod has a process outside our PID namespace, which `cgroup.procs` lists as 0."""
     for tracked in tree.pods.values():
         with contextlib.suppress(CgpauseError):
-            if any(0 in tracked.cgroup.pids(name) for name in ("", *descendants(tracked.cgroup))):
+            if any(0 in tracked.cgroup.pids(name) for name in ("", *tracked.cgroup.descendants())):
                 return True
     return False
 

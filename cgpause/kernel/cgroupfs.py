@@ -51,6 +51,9 @@ LOCK_FILE = "cgroup.kill"
 DAEMON_FILE = "memory.reclaim"
 """The file on the root of its tree that a daemon keeps locked while it lives; also mode 0200, kernel 5.19
 (commit 94968384dde1)."""
+MOST_BELOW = 256
+"""Most cgroups that are listed below a pod: a container may make any number of cgroups if it can write its own, and the
+daemon reads each once a second."""
 _LOCK_POLL_S = 0.01
 _LINKS_OF_A_LEAF = 2
 
@@ -274,6 +277,28 @@ class Cgroup:
         except OSError as e:
             raise _read_error(self.path, e) from e
         return found
+
+    def descendants(self, depth: int = 3) -> Iterator[str]:
+        """Yield the paths, relative to this cgroup, of those below it: at most MOST_BELOW, and at most `depth` levels.
+
+        Upper levels come first. A level is listed only when it is needed, because listing the cgroups takes longer than
+        reading their files. A pod's containers are its children; crun puts their processes one level further down.
+
+        Raises:
+            CgroupGoneError, KernelReadError: this cgroup cannot be listed; of those below, such a one is left out.
+        """
+        level = [name for name, _ in self.children(most=MOST_BELOW)]
+        left = MOST_BELOW
+        for _ in range(depth - 1):
+            yield from level
+            left -= len(level)
+            above, level = level, []
+            for path in above:
+                if len(level) == left:
+                    break
+                with contextlib.suppress(CgpauseError), self.child(path) as child:
+                    level += [os.path.join(path, name) for name, _ in child.children(most=left - len(level))]
+        yield from level
 
     def owned_by_root(self) -> bool:
         """Return True if root (or this user, on an ordinary directory tree) owns the directory.

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
@@ -44,9 +45,6 @@ _NODE_CRITICAL = b"-997"
 """`oom_score_adj` that kubelet gives to containers of PriorityClass system-node-critical, and of Guaranteed pods
 (GetContainerOOMScoreAdjust in k/k pkg/kubelet/qos/policy.go); before 1.22 also to system-cluster-critical and static
 pods (#99729)."""
-_MOST = 256
-"""Most cgroups of a pod, at each level, in which one check looks for processes: a container that can write its own
-cgroup may make any number of them."""
 _DEPTH = 2
 """Containers are children of the pod's cgroup; crun puts their processes one level further down."""
 
@@ -150,28 +148,8 @@ def _pids(pod: Cgroup, most_each: int = _TRIES) -> Iterator[int]:
 
     Nested containers come last: they may have other network namespaces.
     """
-    try:
-        names = [name for name, _ in pod.children(most=_MOST) if not is_monitor(name)]
-    except CgpauseError:
-        return
-    for level in range(_DEPTH):
-        if level:
-            names = list(islice((inner for name in names for inner in _children(pod, name)), _MOST))
-        for name in names:
-            yield from _members(pod, name)[:most_each]
-
-
-def _members(pod: Cgroup, name: str) -> list[int]:
-    try:
-        with pod.child(name) as cgroup:
-            return cgroup.pids()
-    except CgpauseError:
-        return []
-
-
-def _children(pod: Cgroup, name: str) -> list[str]:
-    try:
-        with pod.child(name) as cgroup:
-            return [os.path.join(name, inner) for inner, _ in cgroup.children(most=_MOST)]
-    except CgpauseError:
-        return []
+    with suppress(CgpauseError):
+        for name in pod.descendants(_DEPTH):
+            if not is_monitor(name):
+                with suppress(CgpauseError):
+                    yield from pod.pids(name)[:most_each]

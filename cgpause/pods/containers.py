@@ -1,21 +1,16 @@
-"""A pod's containers: finds the cgroups below a pod, sums up limits, and kills containers but not the sandbox."""
+"""A pod's containers: sums up their limits, and kills them but not the sandbox."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 from operator import itemgetter
 
 from cgpause.core.cgroup_names import container_id, is_monitor
 from cgpause.core.errors import CgpauseError, CgroupGoneError, printable
 from cgpause.core.parse import parse_limit, parse_number
 from cgpause.core.pod_names import Names
-from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.cgroupfs import MOST_BELOW, Cgroup
 
-MOST = 256
-"""Most cgroups that are listed below a pod: a container may make any number of cgroups if it can write its own, and the
-daemon reads each once a second."""
-_DEPTH = 3
 _SANDBOX_BYTES = 2 << 20
 """Largest use of a sandbox, which is one process that waits; most programs take more."""
 
@@ -65,8 +60,8 @@ def limit_bytes(pod: Cgroup) -> int | None:
     """
     total = 0
     try:
-        children = sorted((child for child in pod.children(most=MOST) if not is_monitor(child[0])), key=itemgetter(1))
-        for number, (name, _) in enumerate(children):
+        children = [child for child in pod.children(most=MOST_BELOW) if not is_monitor(child[0])]
+        for number, (name, _) in enumerate(sorted(children, key=itemgetter(1))):
             with pod.child(name) as cgroup:
                 limit = parse_limit(cgroup.read("memory.max"), "memory.max")
                 used = parse_number(cgroup.read("memory.current"), "memory.current") if limit is None else 0
@@ -76,25 +71,3 @@ def limit_bytes(pod: Cgroup) -> int | None:
     except CgpauseError:  # a container has just ended, or cannot be read
         return None
     return total or None
-
-
-def descendants(pod: Cgroup) -> tuple[str, ...]:
-    """Return the paths, relative to the pod, of the cgroups below it: at most MOST, and at most three levels deep.
-
-    Containers are direct children and come first; crun puts their processes one level further down. Listing the cgroups
-    takes longer than reading their files.
-
-    Raises:
-        CgroupGoneError, KernelReadError: the pod cannot be listed.
-    """
-    found = [name for name, _ in pod.children(most=MOST)]
-    level = found
-    for _ in range(_DEPTH - 1):
-        below: list[str] = []
-        for path in level:
-            if len(found) + len(below) >= MOST:
-                break
-            with contextlib.suppress(CgpauseError), pod.child(path) as child:
-                below += [os.path.join(path, name) for name, _ in child.children(most=MOST)]
-        found, level = found + below, below
-    return tuple(found[:MOST])

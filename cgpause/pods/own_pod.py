@@ -13,7 +13,6 @@ import os
 
 from cgpause.core.errors import CgroupGoneError, KernelReadError
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.pods.containers import descendants
 
 POD_UID = "CGPAUSE_POD_UID"
 _NO_PROCESSES = (errno.ENOENT, errno.EOPNOTSUPP)
@@ -34,7 +33,7 @@ def holds_us(cgroup: Cgroup, uid: str, own_uid: str | None) -> bool:
     if uid == own_uid:
         return True
     try:
-        below = descendants(cgroup)
+        below = tuple(cgroup.descendants())
     except CgroupGoneError:
         return False
     for name in ("", *below):

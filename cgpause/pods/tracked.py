@@ -13,7 +13,6 @@ from cgpause.core.parse import parse_flat_keyed, parse_reclaimable, parse_shmem
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.processes import Processes
 from cgpause.ledger.ledger import read_record
-from cgpause.pods.containers import descendants
 from cgpause.pods.ends import Ends
 from cgpause.policy.drifts import Drifts
 from cgpause.policy.growth import CHARGE_BATCH_BYTES
@@ -151,7 +150,7 @@ class TrackedPod:
             CgroupGoneError, KernelReadError: the pod cannot be listed.
         """
         if at_ns >= self.list_at_ns:
-            self.below = descendants(self.cgroup)
+            self.below = tuple(self.cgroup.descendants())
             self.list_at_ns = at_ns + _LIST_INTERVAL_S * NS_PER_S
         return self.below
 

@@ -14,7 +14,6 @@ from helpers.trees import FakeTree
 from cgpause.core.clock import now_ns
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.processes import Processes, ResumeReason
-from cgpause.pods.containers import descendants
 
 BEFORE_EVERYTHING = 0
 
@@ -41,7 +40,7 @@ def look(
 ) -> ResumeReason | None:
     since_ns = now_ns() + 10**9 if since_ns is None else since_ns
     processes = processes or Processes()
-    return processes.look(pod, descendants(pod), since_ns, at_ns=at_ns, frozen_ns=frozen_ns)
+    return processes.look(pod, pod.descendants(), since_ns, at_ns=at_ns, frozen_ns=frozen_ns)
 
 
 @pytest.fixture

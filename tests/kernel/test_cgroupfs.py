@@ -18,7 +18,7 @@ from helpers.trees import open_descriptors
 
 from cgpause.core.errors import BusyError, CgroupGoneError, HostError, KernelReadError, KernelWriteError, MalformedError
 from cgpause.kernel import cgroupfs
-from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root, read_controllers
+from cgpause.kernel.cgroupfs import MOST_BELOW, Cgroup, find_cgroup_root, read_controllers
 
 
 @pytest.fixture
@@ -170,6 +170,45 @@ def test_a_file_system_without_xattrs_has_none(cgroup: Cgroup, monkeypatch: Patc
     monkeypatch.setattr(os, "removexattr", refusing(errno.EOPNOTSUPP))
     assert cgroup.get_xattr("user.cgpause") is None
     cgroup.remove_xattr("user.cgpause")
+
+
+def test_upper_levels_of_a_tree_come_first(cgroup: Cgroup, folder: Path) -> None:
+    for name in ("sandbox", "container"):
+        (folder / name / "x" / "y" / "z").mkdir(parents=True)
+
+    found = list(cgroup.descendants())
+
+    assert [path.count("/") for path in found] == [0, 0, 1, 1, 2, 2]
+    assert {path.partition("/")[0] for path in found} == {"sandbox", "container"}
+    assert list(cgroup.descendants(2)) == found[:4]
+
+
+def test_a_level_is_listed_when_the_one_above_is_used_up(cgroup: Cgroup, folder: Path) -> None:
+    for name in ("sandbox", "container"):
+        (folder / name / "x").mkdir(parents=True)
+    found = cgroup.descendants()
+    assert {next(found), next(found)} == {"sandbox", "container"}
+    shutil.rmtree(folder / "sandbox")
+    (folder / "container" / "y").mkdir()
+
+    assert set(found) == {"container/x", "container/y"}
+
+
+def test_of_what_a_container_makes_no_more_than_so_much_is_listed(cgroup: Cgroup, folder: Path) -> None:
+    (folder / "sandbox").mkdir()
+    for number in range(MOST_BELOW + 50):
+        (folder / "container" / str(number) / "x").mkdir(parents=True)
+
+    found = list(cgroup.descendants())
+
+    assert len(found) == len(set(found)) == MOST_BELOW
+    assert {"sandbox", "container"} <= set(found)
+
+
+def test_a_tree_that_cannot_be_listed_is_an_error(cgroup: Cgroup) -> None:
+    cgroup.close()
+    with pytest.raises(KernelReadError):
+        next(cgroup.descendants())
 
 
 def test_children_are_directories_whatever_their_names(cgroup: Cgroup, folder: Path) -> None:

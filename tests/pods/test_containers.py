@@ -13,7 +13,7 @@ from helpers.trees import CAPTURED_POD, CAPTURES, FakeTree, lay_out_capture
 from cgpause.core.errors import CgpauseError, KernelWriteError
 from cgpause.core.pod_names import Names
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.pods.containers import MOST, descendants, kill_containers, limit_bytes
+from cgpause.pods.containers import kill_containers, limit_bytes
 from cgpause.pods.names import read_names
 
 NO_NAMES = Names({}, {})
@@ -103,41 +103,6 @@ def test_a_kernel_without_cgroup_kill_is_an_error_that_says_so(folder: Path, pod
     (scopes(folder)[1] / "cgroup.kill").unlink()
     with pytest.raises(KernelWriteError, match=r"cgroup\.kill"):
         kill_containers(pod, NO_NAMES)
-
-
-def test_containers_are_listed_before_what_is_in_them(folder: Path, pod: Cgroup) -> None:
-    for scope in scopes(folder):
-        (scope / "a" / "b" / "c").mkdir(parents=True)
-
-    found = descendants(pod)
-
-    assert [path.count("/") for path in found] == [0, 0, 1, 1, 2, 2]
-    assert {path.partition("/")[0] for path in found} == {scope.name for scope in scopes(folder)}
-
-
-def test_of_what_a_container_makes_no_more_than_so_much_is_looked_at(folder: Path, pod: Cgroup) -> None:
-    sandbox, container = scopes(folder)
-    for number in range(MOST + 50):
-        (container / str(number) / "x").mkdir(parents=True)
-
-    found = descendants(pod)
-
-    assert len(found) == MOST
-    assert {sandbox.name, container.name} <= set(found)
-
-
-def test_a_pod_that_cannot_be_listed_is_an_error_and_a_container_that_cannot_is_left_out(
-    folder: Path, pod: Cgroup
-) -> None:
-    sandbox, container = scopes(folder)
-    shutil.rmtree(container)
-    container.write_text("")  # removed between two reads
-
-    assert descendants(pod) == (sandbox.name,)
-
-    pod.close()
-    with pytest.raises(CgpauseError):
-        descendants(pod)
 
 
 @pytest.mark.parametrize(
