@@ -12,8 +12,6 @@ The kernel takes the process's mmap_lock for it, which the process may hold for 
 
 from __future__ import annotations
 
-import os
-
 from cgpause.core.cgroup_names import is_monitor
 from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import CgpauseError
@@ -120,11 +118,6 @@ def _pids(pod: Cgroup, name: str) -> list[int]:
 
 def _read(pid: int, name: str, most: int) -> bytes:
     """Return a file of a process up to a size; a last entry that is cut off is left out."""
-    fd = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        data = b""
-        while len(data) < most and (piece := os.read(fd, most - len(data))):
-            data += piece
-    finally:
-        os.close(fd)
+    with open(f"/proc/{pid}/{name}", "rb") as f:
+        data = f.read(most)
     return data if len(data) < most else data[: data.rfind(b"\0") + 1]

@@ -13,7 +13,6 @@ not listen yet, `refused_connections` shows the probes, and `look_inside` whethe
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -41,7 +40,7 @@ _TRIES_EACH = 4
 _SANDBOX = "pause"
 _VIRTUAL = re.compile(r"qemu-|cloud-hyperviso|firecracker|virt-launcher|containerd-shim")
 """Names of processes of a virtual machine or its shim in a pod's cgroup (Kata, KubeVirt)."""
-_NODE_CRITICAL = b"-997"
+_NODE_CRITICAL = "-997"
 """`oom_score_adj` that kubelet gives to containers of PriorityClass system-node-critical, and of Guaranteed pods
 (GetContainerOOMScoreAdjust in k/k pkg/kubelet/qos/policy.go); before 1.22 also to system-cluster-critical and static
 pods (#99729)."""
@@ -55,7 +54,7 @@ def listens(pod: Cgroup) -> bool | None:
     The sandbox is no program: a pod whose image is still being pulled has nothing else.
     """
     for pid in islice(_pids(pod), _TRIES):
-        name = _command(pid)
+        name = _text(pid, "comm")
         if name == _SANDBOX:
             continue
         if _VIRTUAL.match(name):
@@ -86,26 +85,13 @@ def look_inside(pod: Cgroup) -> Inside | None:
     Until a container's program starts, the container's processes are those of the runtime (runc: `runc:[2:INIT]`). The
     sandbox is neither a runtime nor a program.
     """
-    names = {pid: _command(pid) for pid in islice(_pids(pod, _TRIES_EACH), _TRIES * _TRIES_EACH)}
+    names = {pid: _text(pid, "comm") for pid in islice(_pids(pod, _TRIES_EACH), _TRIES * _TRIES_EACH)}
     runtimes = {pid for pid, name in names.items() if RUNTIME.match(name) or UNNAMED.match(name)}
     programs = [pid for pid, name in names.items() if name not in ("", _SANDBOX) and pid not in runtimes]
     if not any(names.values()):
         return None
-    return Inside(bool(runtimes), bool(programs), any(map(_is_node_critical, programs)))
-
-
-def _command(pid: int) -> str:
-    try:
-        return _read_start(f"{PROC}/{pid}/comm", 64).decode(errors="replace").strip()
-    except OSError:
-        return ""  # it has ended
-
-
-def _is_node_critical(pid: int) -> bool:
-    try:
-        return _read_start(f"{PROC}/{pid}/oom_score_adj", 16).strip() == _NODE_CRITICAL
-    except OSError:
-        return False  # it has ended
+    node_critical = any(_text(pid, "oom_score_adj") == _NODE_CRITICAL for pid in programs)
+    return Inside(bool(runtimes), bool(programs), node_critical)
 
 
 def refused_connections(pod: Cgroup) -> int | None:
@@ -115,10 +101,7 @@ def refused_connections(pod: Cgroup) -> int | None:
     OutRsts in `/proc/<pid>/net/snmp` (RFC 4022 tcpOutRsts).
     """
     for pid in islice(_pids(pod), _TRIES):
-        try:
-            lines = _read_start(f"{PROC}/{pid}/net/snmp", 8192).decode(errors="replace").splitlines()
-        except OSError:
-            continue
+        lines = _text(pid, "net/snmp", 8192).splitlines()
         rows = [line.split() for line in lines if line.startswith("Tcp:")]
         if len(rows) == 2 and "OutRsts" in rows[0]:
             return int(rows[1][rows[0].index("OutRsts")])
@@ -135,12 +118,18 @@ def _listens(folder: str, count: str, table: str) -> bool:
     return in_use > 0 and parse_first_listens(_read_start(f"{folder}/{table}", _TABLE_START))
 
 
-def _read_start(path: str, size: int) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def _text(pid: int, name: str, size: int = 64) -> str:
+    """Return the start of a process's file; empty if the process has ended."""
     try:
-        return os.read(fd, size)
-    finally:
-        os.close(fd)
+        return _read_start(f"{PROC}/{pid}/{name}", size).decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _read_start(path: str, size: int) -> bytes:
+    """Return the start of a file by one read(2) of this size: a buffer would ask the kernel for more (_TABLE_START)."""
+    with open(path, "rb", buffering=0) as f:
+        return f.read(size)
 
 
 def _pids(pod: Cgroup, most_each: int = _TRIES) -> Iterator[int]:
