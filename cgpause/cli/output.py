@@ -55,7 +55,7 @@ def print_rows(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], right:
 
 def warn_of_unread_words(tree: PodTree) -> None:
     """Print a line on stderr if this process may not read the pods' own words, which the output then lacks."""
-    if tree.words_refused:
+    if tree.words.is_refused:
         typer.echo(
             "cgpause: without root CGPAUSE cannot be read in the pods' environments: where a pod protects itself, or "
             "names its class, this output does not know it",

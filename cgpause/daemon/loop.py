@@ -140,7 +140,7 @@ class Loop:
         """Take a sample, decide, act, and plan the next sample."""
         config = self.intake.tree.config
         was_tight, details_due = self.schedule.tight, at_ns >= self._details_at_ns
-        self.intake.distress.scan(at_ns, unwatched=self.intake.follower.unwatched)
+        self.intake.distress.scan(at_ns, unwatched=self.intake.watch.degraded)
         try:
             # Pods without a program do not count, so memory may seem plentiful: look for their programs.
             look = was_tight or self.intake.tree.classifier.expects_program
@@ -177,7 +177,7 @@ class Loop:
         # Not the time at which the tick began: after half a second of other work, growth would look ten times as fast.
         at_ns = now_ns()
         if look:
-            self.intake.tree.look_for_programs(at_ns, watched=not self.intake.follower.unwatched)
+            self.intake.tree.look_for_programs(at_ns, watched=not self.intake.watch.degraded)
         # An event makes a sample due at once; the first sample is never late.
         late_ns = max(0, at_ns - min(due_ns, tick_ns)) if due_ns else 0
         moving = None if details or config.policy is not Policy.RESERVE else self.state.reserve.growths.moving

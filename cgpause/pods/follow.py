@@ -31,11 +31,6 @@ class Follower:
         self._told: set[str] = set()
         """Warnings since the tree was last refreshed and watched."""
 
-    @property
-    def unwatched(self) -> bool:
-        """Whether the tree may change without an inotify event."""
-        return self._watch.degraded
-
     def refresh(self, at_ns: int, *, tight: bool) -> tuple[list[TrackedPod], list[Pod]]:
         """Refresh the tree once; return the pods that appeared, now watched, and the pods that are gone.
 
@@ -49,12 +44,12 @@ class Follower:
             return [], []
         for pod in gone:
             self._watch.drop_pod(pod.cgroup)
-        again = self.unwatched and self.times.facts_due(at_ns)
+        again = self._watch.degraded and self.times.facts_due(at_ns)
         if again:
             self._watch.try_again()
             self._tiers = ()
         rewatched = self._watch_tiers()
-        if self._told and self._tiers and not self.unwatched:
+        if self._told and self._tiers and not self._watch.degraded:
             self._told.clear()
             log.info("tree is refreshed and watched again")
         for tracked in self._tree.pods.values() if again else appeared:
@@ -64,7 +59,7 @@ class Follower:
         self.times.refreshed(
             at_ns,
             tight=tight,
-            watched=not self.unwatched and self._tree.kubepods is not None,
+            watched=not self._watch.degraded and self._tree.kubepods is not None,
             pods=bool(self._tree.pods),
             named=all(tracked.pod.name is not None for tracked in self._tree.pods.values()),
             started=any(tracked.pod.changed_at_ns for tracked in appeared),

@@ -17,7 +17,7 @@ from cgpause.config.settings import Config, PodClass
 from cgpause.core.cgroup_names import CgroupDriver
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, CgroupGoneError
-from cgpause.core.model import CgroupId, Ended, OwnWord, Pod, QosClass
+from cgpause.core.model import CgroupId, Ended, Pod, QosClass
 from cgpause.core.parse import parse_cpu_usage, parse_limit
 from cgpause.core.pod_names import Names, workload_of
 from cgpause.kernel.cgroupfs import Cgroup, DryCgroup
@@ -73,7 +73,7 @@ class PodTree:
         self.read_at_ns = 0
         """Time of the last `read_details`; 0: never."""
         self.classifier = Classifier(self.pods, kinds or Kinds())
-        self._words = words or OwnWords(root)
+        self.words = words or OwnWords(root)
         self._refreshed = False
         self._complained: set[CgroupId] = set()
         self._own_uid = own_pod_uid()
@@ -145,11 +145,6 @@ class PodTree:
         return appeared, gone
 
     @property
-    def words_refused(self) -> bool:
-        """Whether this process may not read some pods' own words."""
-        return self._words.is_refused
-
-    @property
     def own_pod(self) -> TrackedPod | None:
         """The pod that this process runs in; None if there is none."""
         return next((tracked for tracked in self.pods.values() if tracked.holds_us), None)
@@ -180,7 +175,7 @@ class PodTree:
                 log.warning("pod left alone %s", fields(uid=pod.uid, error=e))
         tracked.trouble = trouble
         self._request_word(tracked)
-        word = self._word(tracked)
+        word = tracked.signs.word if heeds_word(pod.qos, name, self.config) else None
         reason = protection(
             uid=pod.uid,
             qos=pod.qos,
@@ -209,20 +204,15 @@ class PodTree:
         """Request the pod's own word, once for its present containers. Do nothing if the configuration ignores it."""
         name = self.names.pods.get(tracked.pod.uid)
         if not tracked.signs.word_requested and heeds_word(tracked.pod.qos, name, self.config):
-            tracked.signs.word_requested = self._words.request(tracked.cgroup)
+            tracked.signs.word_requested = self.words.request(tracked.cgroup)
 
     def take_words(self, at_ns: int) -> None:
         """Take in the pods' own words that were read since the last call."""
-        for key, word in self._words.take().items():
+        for key, word in self.words.take().items():
             tracked = self.pods.get(key)
             if tracked is not None:
                 tracked.signs.word = strongest(tracked.signs.word, word)
                 self.update_facts(tracked, at_ns)
-
-    def _word(self, tracked: TrackedPod) -> OwnWord | None:
-        """Return the pod's own word, or None where it does not count."""
-        name = self.names.pods.get(tracked.pod.uid)
-        return tracked.signs.word if heeds_word(tracked.pod.qos, name, self.config) else None
 
     def containers_changed(self, tracked: TrackedPod, at_ns: int, *, removed: bool) -> None:
         """Take in the start or end of a container; `removed` is whether one has ended. Spare the pod for a while."""

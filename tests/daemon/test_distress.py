@@ -75,7 +75,7 @@ def test_after_lost_events_words_are_read_and_programs_looked_for_again(
     tracked = bench.tracked("b")
     tracked.pod = replace(tracked.pod, no_program=True)
     asked: list[str] = []
-    monkeypatch.setattr(bench.tree._words, "request", lambda pod: asked.append(pod.path))
+    monkeypatch.setattr(bench.tree.words, "request", lambda pod: asked.append(pod.path))
     distress = Distress(bench.tree, bench.actuator)
     for at_s, times in ((11, 1), (12, 1), (20, 1), (21, 2), (32, 2)):
         if at_s < 20:

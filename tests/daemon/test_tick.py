@@ -70,7 +70,7 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: Patch) -> No
         ),
         take_in=take_in,
         distress=SimpleNamespace(scan=scan),
-        follower=SimpleNamespace(unwatched=False),
+        watch=SimpleNamespace(degraded=False),
         actuator=SimpleNamespace(apply=quiet, counts=SimpleNamespace(ticks=SimpleNamespace(observe=quiet))),
         publisher=part,
         brake=part,

@@ -46,7 +46,7 @@ def test_the_word_of_a_pod_is_read_after_its_watch_is_set(
 ) -> None:
     """A container that starts between a reading and the watch causes no event."""
     done: list[str] = []
-    monkeypatch.setattr(follower._tree._words, "request", lambda _: done.append("requested"))
+    monkeypatch.setattr(follower._tree.words, "request", lambda _: done.append("requested"))
     monkeypatch.setattr(watch, "add_pod", lambda *_, **__: done.append("watched"))
     fake.add_pod("web")
     follower.refresh(0, tight=False)
@@ -60,14 +60,14 @@ def test_what_could_not_be_watched_is_watched_later(
     with monkeypatch.context() as scarce:
         scarce.setattr(INotify, "add_watch", refusing(errno.ENOSPC))
         (tracked,), _ = follower.refresh(0, tight=False)
-        assert follower.unwatched
+        assert watch.degraded
         assert follower.times.due_ns == S, "nobody tells what comes, so a walk has to"
     follower.refresh(S, tight=False)
-    assert follower.unwatched, "it is not tried every second"
+    assert watch.degraded, "it is not tried every second"
     assert not watch.take_recovery()
 
     follower.refresh(REFRESH_NS, tight=False)
-    assert not follower.unwatched
+    assert not watch.degraded
     assert watch.take_recovery()
     assert not watch.take_recovery(), "said once"
     (folder / "container").mkdir()

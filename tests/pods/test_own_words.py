@@ -216,7 +216,7 @@ def test_a_command_knows_that_it_may_not_read_the_words(
     put(containers(fake.add_pod("web"))[0], start_process({"CGPAUSE": "protect"}))
     tree = PodTree(str(fake.root), str(fake.log_dir), config)
     tree.refresh(0)
-    assert tree.words_refused is refused
+    assert tree.words.is_refused is refused
     tree.close()
 
 
