@@ -10,56 +10,43 @@ import sys
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
 
 from cgpause import __version__
 from cgpause.config.settings import Config
 from cgpause.core.errors import CgpauseError
 from cgpause.core.model import Mechanism, Owner, Pressure
 from cgpause.core.parse import parse_flat_keyed
-from cgpause.daemon.brake import Brake
+from cgpause.daemon.intake import Intake
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.inotify import Watch
-from cgpause.kernel.psi import PsiTriggers, read_node_pressure, read_pressure
+from cgpause.kernel.psi import read_node_pressure, read_pressure
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
-from cgpause.telemetry.counts import MAX_PODS, Counts, pod_label
+from cgpause.telemetry.counts import MAX_PODS, pod_label
 from cgpause.telemetry.metrics import Figure, Values
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Parts of the daemon from which the figures are read."""
+def gather(intake: Intake, sampler: Sampler, started_at: float, at_ns: int) -> Values:
+    """Return all figures as they are now, under the names of `metrics.FAMILIES`; never wait for a disk.
 
-    tree: PodTree
-    sampler: Sampler
-    psi: PsiTriggers
-    watch: Watch
-    brake: Brake
-    counts: Counts
-    started_at: float
-    """Start of the daemon in Unix seconds."""
-
-
-def gather(sources: Sources, at_ns: int) -> Values:
-    """Return all figures as they are now, under the names of `metrics.FAMILIES`; never wait for a disk."""
-    tree, counts = sources.tree, sources.counts
+    `started_at` is the start of the daemon in Unix seconds.
+    """
+    tree, psi, brake, counts = intake.tree, intake.psi, intake.brake, intake.actuator.counts
     counts.count_paused((tracked.pod for tracked in tree.pods.values()), at_ns)
-    memory = _memory(sources.sampler)
+    memory = _memory(sampler)
     degraded = {
-        "inotify": sources.watch.degraded,
-        "psi": not sources.psi.on_node or (tree.kubepods is not None and not sources.psi.on_kubepods),
+        "inotify": intake.watch.degraded,
+        "psi": not psi.on_node or (tree.kubepods is not None and not psi.on_kubepods),
         "memory": not memory,
     }
     return {
-        **_process(sources.started_at, tree.config),
+        **_process(started_at, tree.config),
         **memory,
         **_pressure("cgpause_node_memory_pressure", read_node_pressure()),
         **_kubepods(tree.kubepods),
         **_pods(tree, at_ns),
         **counts.values(),
-        "cgpause_drifts_total": _by_file(counts.drifts, sources.brake.drifts),
-        "cgpause_drift_surrenders_total": _by_file(counts.surrenders, sources.brake.surrenders),
+        "cgpause_drifts_total": _by_file(counts.drifts, brake.drifts),
+        "cgpause_drift_surrenders_total": _by_file(counts.surrenders, brake.surrenders),
         "cgpause_degraded": [Figure((part,), int(is_degraded)) for part, is_degraded in degraded.items()],
     }
 

@@ -11,7 +11,6 @@ from cgpause.core.model import Headroom
 from cgpause.daemon.actuate import Actuator
 from cgpause.daemon.brake import Brake
 from cgpause.daemon.distress import Distress
-from cgpause.daemon.publisher import Publisher
 from cgpause.kernel.inotify import Changes, PodChange, Watch
 from cgpause.kernel.logfmt import fields
 from cgpause.kernel.psi import PsiTriggers
@@ -38,7 +37,6 @@ class Intake:
     actuator: Actuator
     brake: Brake
     distress: Distress
-    publisher: Publisher
 
     def take_in(
         self, changes: Changes, schedule: Schedule, headroom: Headroom | None, at_ns: int

@@ -18,6 +18,7 @@ from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import CgpauseError
 from cgpause.core.model import Headroom, Policy, Sample
 from cgpause.daemon.intake import Intake
+from cgpause.daemon.publisher import Publisher
 from cgpause.daemon.saver import Saver
 from cgpause.daemon.status import Status
 from cgpause.kernel.inotify import Changes
@@ -54,6 +55,7 @@ class Loop:
     intake: Intake
     sampler: Sampler
     status: Status
+    publisher: Publisher
     saver: Saver
     state: State
     release: Callable[[], object]
@@ -71,7 +73,7 @@ class Loop:
 
     def wait(self) -> Woken:
         """Wait for an event or for the next due time; return what has happened."""
-        parts = (self.intake.follower.times, self.status, self.intake.publisher)
+        parts = (self.intake.follower.times, self.status, self.publisher)
         due_ns = min(self.schedule.sample_at_ns, *(part.due_ns for part in parts))
         woken = Woken(Changes(), urgent=False)
         for fd, mask in self.epoll.poll(max(0, due_ns - now_ns()) / NS_PER_S):
@@ -102,7 +104,7 @@ class Loop:
         if self.sample is not None:
             at_ns = max(at_ns, self.sample.at_ns)  # so that the figures reach up to this sample
         self.status.tick(at_ns, None if self._blind else self.headroom)
-        self.intake.publisher.tick(at_ns)
+        self.publisher.tick(at_ns)
         self.saver.tick(at_ns, self.state.reserve.growths.peaks.known, self.intake.tree.classifier.kinds)
 
     def _try_rest(self, at_ns: int) -> bool:

@@ -24,7 +24,6 @@ from cgpause.daemon import saver
 from cgpause.daemon.actuate import Actuator
 from cgpause.daemon.brake import Brake
 from cgpause.daemon.distress import Distress
-from cgpause.daemon.gauges import Sources
 from cgpause.daemon.intake import Intake
 from cgpause.daemon.loop import Loop
 from cgpause.daemon.publisher import Publisher
@@ -89,17 +88,16 @@ class Daemon:
         self._brake = brake = Brake(tree, watch)
         self._notifier = Notifier()
         psi = PsiTriggers(epoll)
-        sources = Sources(tree, sampler, psi, watch, brake, actuator.counts, started_at=time.time())
-        # A dry run may share the tree with a real daemon: it must not overwrite that daemon's metrics.
-        publisher = Publisher(None if dry_run else options.metrics_path, sources)
-        distress = Distress(tree, actuator)
+        intake = Intake(tree, follower, watch, psi, actuator, brake, Distress(tree, actuator))
         self._signals, self._signals_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._loop = Loop(
             epoll,
             self._signals,
-            Intake(tree, follower, watch, psi, actuator, brake, distress, publisher),
+            intake,
             sampler,
             Status(self._notifier, tree, actuator.counts),
+            # A dry run may share the tree with a real daemon: it must not overwrite that daemon's metrics.
+            Publisher(None if dry_run else options.metrics_path, intake, sampler),
             saver.Saver(options.learned_path, self._history, known),
             State(reserve=with_peaks(Peaks(known.peaks))),
             release=lambda: self._resume_all("memory cannot be read", Result.BLIND),
@@ -137,7 +135,7 @@ class Daemon:
             signal.signal(number, self._on_signal)
         signal.set_wakeup_fd(self._signals_in, warn_on_full_buffer=False)
         loop.epoll.register(self._signals, select.EPOLLIN)
-        loop.intake.publisher.configure(config.metrics)
+        loop.publisher.configure(config.metrics)
         loop.schedule = loop.intake.refresh(loop.schedule, None, now_ns())
         for tracked in tree.pods.values():
             if tracked.pod.paused is not None:
@@ -182,7 +180,7 @@ class Daemon:
             if self._history is not None:
                 self._history.limit(config.history.max_mib)
             loop.intake.follower.times.expire_facts()
-            loop.intake.publisher.configure(config.metrics)
+            loop.publisher.configure(config.metrics)
             log.info("configuration reloaded %s", fields(file=self._options.config_shown))
         self._notifier.send("READY=1")
 
@@ -210,7 +208,7 @@ class Daemon:
         log.info("stopping")
         self._notifier.send("STOPPING=1")
         left = self._resume_all("cgpause stops", Result.STOPPED, wait_s=ledger.LOCK_WAIT_S)
-        self._loop.intake.publisher.close()  # before the unlock: this removes the file, and the next daemon may publish
+        self._loop.publisher.close()  # before the unlock: this removes the file, and the next daemon may publish
         # Unlock before anything waits for a disk: a disk that hangs keeps this process and would block the next daemon.
         self._root.unlock_for_daemon()
         # Wait for disks only now, after the daemon's pauses have ended.

@@ -14,10 +14,12 @@ import time
 
 from cgpause.config.settings import MetricsConfig
 from cgpause.core.clock import NEVER_NS
-from cgpause.daemon.gauges import Sources, gather
+from cgpause.daemon.gauges import gather
+from cgpause.daemon.intake import Intake
 from cgpause.kernel import wholefile
 from cgpause.kernel.background import BackgroundWriter, FileTrouble
 from cgpause.kernel.logfmt import fields
+from cgpause.pods.sampler import Sampler
 from cgpause.telemetry import published
 from cgpause.telemetry.published import Stamp
 
@@ -31,11 +33,13 @@ _LAST_WAIT_S = 1.0
 class Publisher:
     """Decides when to publish; the loop calls `tick` at the end of each tick, and no method raises."""
 
-    def __init__(self, path: str | None, sources: Sources) -> None:
+    def __init__(self, path: str | None, intake: Intake, sampler: Sampler) -> None:
         """Publish nothing if `path` is None, even if the configuration asks for it."""
         self.due_ns = NEVER_NS
         self._path = path or ""
-        self._sources = sources
+        self._intake = intake
+        self._sampler = sampler
+        self._started_at = time.time()
         self._thread: BackgroundWriter | None = None
         self._trouble = FileTrouble(
             self._path, "metrics not published", "metrics published again", " (systemd-tmpfiles --create)"
@@ -80,7 +84,8 @@ class Publisher:
 
     def _hand_over(self, at_ns: int, thread: BackgroundWriter) -> None:
         """Gather the figures, and let the thread write them."""
-        stamp, values = Stamp(at_ns, round(time.time(), 3), INTERVAL_S), gather(self._sources, at_ns)
+        stamp = Stamp(at_ns, round(time.time(), 3), INTERVAL_S)
+        values = gather(self._intake, self._sampler, self._started_at, at_ns)
 
         def write() -> None:
             try:

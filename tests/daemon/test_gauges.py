@@ -42,7 +42,7 @@ class Bench(Metered):
         tracked.pod = replace(tracked.pod, paused=record)
 
     def values(self) -> Values:
-        return gather(self.sources, now_ns())
+        return gather(self.intake, self.sampler, 1.0, now_ns())
 
     def shown(self, name: str) -> dict[tuple[str, ...], float]:
         return {tuple(map(str, figure.labels)): figure.value for figure in self.values().get(name, [])}
@@ -220,7 +220,7 @@ def test_a_node_without_kubepods_has_figures_of_the_node(bench: Bench) -> None:
 def test_what_the_daemon_has_to_do_without_is_said(bench: Bench) -> None:
     bench.refresh()
     assert bench.shown("cgpause_degraded")["inotify",] == 0
-    bench.sources.watch.note_failure()
+    bench.intake.watch.note_failure()
 
     assert bench.shown("cgpause_degraded")["inotify",] == 1
     assert bench.shown("cgpause_degraded")["psi",] == 1  # a plain tree has no PSI

@@ -18,8 +18,7 @@ from helpers.trees import wait_until
 from cgpause.config.settings import MetricsConfig
 from cgpause.core.clock import NEVER_NS
 from cgpause.core.paths import METRICS_FILE
-from cgpause.daemon import gauges, publisher
-from cgpause.daemon.gauges import Sources
+from cgpause.daemon import publisher
 from cgpause.daemon.publisher import Publisher
 from cgpause.kernel import wholefile
 from cgpause.kernel.inotify import Watch
@@ -40,7 +39,7 @@ class Bench(Metered):
         self.folder = folder / "run"
         self.folder.mkdir()
         self.path = str(self.folder / METRICS_FILE)
-        self.publisher = Publisher(self.path, self.sources)
+        self.publisher = Publisher(self.path, self.intake, self.sampler)
 
     def published(self) -> Stamp | None:
         try:
@@ -79,7 +78,7 @@ def test_nothing_is_published_unless_configured(bench: Bench) -> None:
 
 
 def test_nothing_is_published_about_a_tree_that_has_no_place_for_it(bench: Bench) -> None:
-    nowhere = Publisher(None, bench.sources)
+    nowhere = Publisher(None, bench.intake, bench.sampler)
     nowhere.configure(ON)
     nowhere.tick(S)
 
@@ -146,11 +145,11 @@ def test_nobody_waits_for_a_folder_that_hangs(bench: Bench, caplog: Log, monkeyp
         assert go_on.wait(60)
         real(path, data)
 
-    gathered = []
+    gathered: list[object] = []
 
-    def gather(sources: Sources, at_ns: int) -> Values:
-        gathered.append(at_ns)
-        return gauges.gather(sources, at_ns)
+    def gather(*parts: object) -> Values:
+        gathered.append(parts[-1])
+        return {}
 
     monkeypatch.setattr(wholefile, "replace", hang)
     monkeypatch.setattr(publisher, "gather", gather)

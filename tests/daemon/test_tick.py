@@ -72,13 +72,12 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: Patch) -> No
         distress=SimpleNamespace(scan=scan),
         watch=SimpleNamespace(degraded=False),
         actuator=SimpleNamespace(apply=quiet, counts=SimpleNamespace(ticks=SimpleNamespace(observe=quiet))),
-        publisher=part,
         brake=part,
         psi=SimpleNamespace(on_kubepods=True),
         sleep_ns=quiet,
     )
     sampler = SimpleNamespace(sample=read, kubepods=SimpleNamespace(current_bytes=0), follow_kubelet=lambda _: False)
-    parts = {name: cast(Any, part) for name in ("epoll", "status")}
+    parts = {name: cast(Any, part) for name in ("epoll", "status", "publisher")}
     parts["saver"] = cast(Any, saver)
     loop = Loop(**parts, signals=0, intake=cast(Any, intake), sampler=cast(Any, sampler), state=State(), release=quiet)
 
@@ -115,7 +114,7 @@ def test_the_headroom_is_read_in_full_only_if_its_bounds_do_not_suffice(
     part: Any = SimpleNamespace(apply=quiet, stalls=stalls)
     sampler: Any = SimpleNamespace(glance=lambda: bounds, headroom=headroom, kubepods=SimpleNamespace(current_bytes=0))
     intake: Any = SimpleNamespace(brake=part, psi=SimpleNamespace(on_kubepods=True), sleep_ns=quiet)
-    loop = Loop(part, 0, intake, sampler, part, part, State(), release=quiet)
+    loop = Loop(part, 0, intake, sampler, part, part, part, State(), release=quiet)
     loop.sample = sample(1000 * S, 60, [PodUsage(1, pod("a"))])
     loop.schedule = Schedule(quiet=Quiet(50, 70, until_ns=1002 * S, next_sample_ns=S // 4), tight=tight)
 
@@ -131,7 +130,7 @@ def test_a_daemon_that_sleeps_while_memory_is_tight_plans_its_next_sample() -> N
         glance=lambda: (60, 60), headroom=lambda: Headroom(1000, 60, None, 0), kubepods=SimpleNamespace(current_bytes=0)
     )
     intake: Any = SimpleNamespace(brake=part, psi=SimpleNamespace(on_kubepods=True), sleep_ns=lambda *_: 30 * S)
-    loop = Loop(part, 0, intake, sampler, part, part, State(), release=quiet)
+    loop = Loop(part, 0, intake, sampler, part, part, part, State(), release=quiet)
     loop.sample = sample(1000 * S, 60, [PodUsage(1, pod("a"))])
     at_rest = Quiet(50, 70, until_ns=1002 * S, next_sample_ns=S // 4)
     loop.schedule = Schedule(quiet=at_rest, tight=True, asleep=True, tight_below_bytes=55)
@@ -145,7 +144,7 @@ def intake_of(bench: Bench, times: RefreshTimes) -> Intake:
     part: Any = SimpleNamespace(answer_drift=quiet, on_kubepods=True, sleep_ns=lambda _: 30 * S)
     follower: Any = SimpleNamespace(times=times)
     distress = Distress(bench.tree, bench.actuator)
-    return Intake(bench.tree, follower, part, part, bench.actuator, part, distress, part)
+    return Intake(bench.tree, follower, part, part, bench.actuator, part, distress)
 
 
 def take_in_containers(

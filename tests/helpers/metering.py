@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import select
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from cgpause.config.settings import Config
 from cgpause.core.clock import now_ns
 from cgpause.daemon.brake import Brake
-from cgpause.daemon.gauges import Sources
+from cgpause.daemon.intake import Intake
 from cgpause.kernel.inotify import Watch
 from cgpause.kernel.psi import PsiTriggers
 from cgpause.pods.sampler import Sampler
@@ -18,7 +20,7 @@ from helpers.trees import FakeTree
 
 
 class Metered:
-    """A made tree, followed, and the sources of all its metrics."""
+    """A made tree, followed, and the parts that its metrics come from."""
 
     def __init__(self, folder: Path, watch: Watch) -> None:
         self.fake = FakeTree(folder)
@@ -27,7 +29,9 @@ class Metered:
         self.sampler = Sampler(self.tree, kubelet_config="/nonexistent")
         self._epoll = select.epoll()
         psi, brake = PsiTriggers(self._epoll), Brake(self.tree, watch)
-        self.sources = Sources(self.tree, self.sampler, psi, watch, brake, self.counts, started_at=1.0)
+        actuator: Any = SimpleNamespace(counts=self.counts)
+        unread: Any = None
+        self.intake = Intake(self.tree, unread, watch, psi, actuator, brake, unread)
 
     def refresh(self) -> None:
         self.tree.refresh(now_ns())
