@@ -27,6 +27,7 @@ from cgpause.ledger.ledger import LOOP_LOCK_WAIT_S
 from cgpause.pods.tree import PodTree
 from cgpause.policy.drifts import Drifts
 from cgpause.policy.level import HighLevel, Stall, choose, little_bytes
+from cgpause.policy.schedule import Schedule
 from cgpause.policy.trips import Trips
 
 log = logging.getLogger(__name__)
@@ -98,20 +99,13 @@ class Brake:
             self.release(unused)  # also the value of an earlier daemon that was killed
 
     def apply(
-        self,
-        headroom: Headroom,
-        current_bytes: int | None,
-        at_ns: int,
-        *,
-        tight: bool,
-        tight_below_bytes: int,
-        wakes: bool,
+        self, headroom: Headroom, current_bytes: int | None, at_ns: int, schedule: Schedule, *, wakes: bool
     ) -> None:
         """Set the level that fits the sample; a failure is logged and tried again, and the pauses do not depend on it.
 
-        `current_bytes` is kubepods' memory.current, None if there is no kubepods; `tight` and `tight_below_bytes` are
-        those of the last decision. `wakes` is whether a stall of pods wakes the daemon (PSI): without that a tripwire
-        would stall them until the next sample.
+        `current_bytes` is kubepods' memory.current, None if there is no kubepods; `schedule` has the last decision's
+        `tight` and `tight_below_bytes`. `wakes` is whether a stall of pods wakes the daemon (PSI): without that a
+        tripwire would stall them until the next sample.
         """
         root = self._root
         if root is None:
@@ -129,13 +123,13 @@ class Brake:
                 self.release(unused)
             return
         try:
-            self._count_trips(root, at_ns, tight=tight)
+            self._count_trips(root, at_ns, tight=schedule.tight)
             root.stall = root.stall.follow(now, headroom, at_ns)
             level = choose(
                 headroom,
                 current_bytes,
-                tight=tight,
-                tight_below_bytes=tight_below_bytes,
+                tight=schedule.tight,
+                tight_below_bytes=schedule.tight_below_bytes,
                 now=now,
                 lifted=root.stall.lifted_bytes is not None,
                 rests=not wakes or not self._trips.may_arm(at_ns),

@@ -197,12 +197,8 @@ class Loop:
         return sample, decision
 
     def _brake(self, headroom: Headroom, at_ns: int) -> None:
-        current_bytes, schedule = self.sampler.kubepods.current_bytes, self.schedule
-        tight_below_bytes = schedule.tight_below_bytes
-        wakes = self.intake.psi.on_kubepods
-        self.intake.brake.apply(
-            headroom, current_bytes, at_ns, tight=schedule.tight, tight_below_bytes=tight_below_bytes, wakes=wakes
-        )
+        current_bytes, wakes = self.sampler.kubepods.current_bytes, self.intake.psi.on_kubepods
+        self.intake.brake.apply(headroom, current_bytes, at_ns, self.schedule, wakes=wakes)
 
     def _go_blind(self, error: CgpauseError, at_ns: int) -> None:
         """Resume all pods that the daemon paused: without a sample it cannot tell when a pause should end."""

@@ -11,6 +11,7 @@ from cgpause.daemon.brake import Brake
 from cgpause.kernel.inotify import Watch
 from cgpause.ledger import high
 from cgpause.pods.tree import PodTree
+from cgpause.policy.schedule import Schedule
 from helpers.fixtures import Log
 from helpers.headrooms import GIB, limited
 from helpers.trees import FakeTree
@@ -18,6 +19,8 @@ from helpers.trees import FakeTree
 S = 1_000_000_000
 TRIPWIRE = str(75 * GIB)
 AIRBAG = str(99 * GIB)
+CALM = Schedule(tight_below_bytes=25 * GIB)
+TIGHT = CALM._replace(tight=True)
 
 
 def in_force(fake: FakeTree) -> str:
@@ -38,9 +41,7 @@ def is_recorded(folder: Path) -> bool:
 
 def apply(brake: Brake, used_gib: float, *, tight: bool = False, at_s: float = 1, wakes: bool = True) -> Headroom:
     headroom = limited(used_gib)
-    brake.apply(
-        headroom, headroom.kubepods_used_bytes, int(at_s * S), tight=tight, tight_below_bytes=25 * GIB, wakes=wakes
-    )
+    brake.apply(headroom, headroom.kubepods_used_bytes, int(at_s * S), TIGHT if tight else CALM, wakes=wakes)
     return headroom
 
 

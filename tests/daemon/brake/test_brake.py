@@ -10,7 +10,9 @@ from dataclasses import replace
 import pytest
 from helpers.braking import (
     AIRBAG,
+    CALM,
     RELEASED,
+    TIGHT,
     TRIPWIRE,
     S,
     apply,
@@ -122,7 +124,7 @@ def test_it_is_written_only_when_it_moves_by_more_than_a_little(
 
     for beside in (0, LITTLE - PAGE, LITTLE + PAGE, 0):
         room = replace(headroom, node_available_bytes=20 * GIB - beside)
-        brake.apply(room, room.kubepods_used_bytes, S, tight=True, tight_below_bytes=25 * GIB, wakes=True)
+        brake.apply(room, room.kubepods_used_bytes, S, TIGHT, wakes=True)
 
     full = int(99 * GIB)
     assert written == [str(full), str(full - LITTLE - PAGE), str(full)]
@@ -200,7 +202,7 @@ def test_page_cache_is_turned_out_in_small_steps(brake: Brake, fake: FakeTree) -
     current = 100 * GIB
     levels = []
     for _ in range(100):
-        brake.apply(headroom, current, S, tight=True, tight_below_bytes=25 * GIB, wakes=True)
+        brake.apply(headroom, current, S, TIGHT, wakes=True)
         levels.append(int(in_force(fake)))
         assert current - levels[-1] <= 64 * MIB
         current = min(current, levels[-1])
@@ -221,7 +223,7 @@ def test_page_cache_is_turned_out_in_small_steps(brake: Brake, fake: FakeTree) -
 def test_nobody_sleeps_where_the_node_is_the_tighter_limit(
     brake: Brake, fake: FakeTree, headroom: Headroom, sleeps: bool
 ) -> None:
-    brake.apply(headroom, headroom.kubepods_used_bytes, S, tight=False, tight_below_bytes=25 * GIB, wakes=True)
+    brake.apply(headroom, headroom.kubepods_used_bytes, S, CALM, wakes=True)
 
     assert is_recorded(fake.kubepods)
     assert brake.sleep_ns(headroom) == (30 * S if sleeps else None)
@@ -270,7 +272,7 @@ def test_a_tree_that_comes_back_is_braked_anew(tree: PodTree, brake: Brake, fake
     tree.refresh(0)
     brake.follow()
     apply_nothing = limited(10)
-    brake.apply(apply_nothing, None, S, tight=False, tight_below_bytes=25 * GIB, wakes=True)
+    brake.apply(apply_nothing, None, S, CALM, wakes=True)
     assert brake.sleep_ns(apply_nothing) is None
 
     hidden.rename(fake.kubepods)
