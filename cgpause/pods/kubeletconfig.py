@@ -19,8 +19,8 @@ from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import MalformedError
 from cgpause.core.memory_units import MIB
 from cgpause.kernel import wholefile
+from cgpause.kernel.background import BackgroundReader
 from cgpause.kernel.logfmt import fields
-from cgpause.pods.background import Background
 from cgpause.pods.kubelet import KubeletFlags, KubeletProcess
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class KubeletThresholds:
         self._look(0)
         self.thresholds = self._latest = read_thresholds(self._flags)
         """The thresholds, for `eviction_bytes`; `_latest` is the thread's."""
-        self._again = Background(
+        self._again = BackgroundReader(
             self._read_again, self._latest, what="kubelet's configuration", where=path or "kubelet"
         )
 

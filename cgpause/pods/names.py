@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from cgpause.core.pod_names import Names, PodName, parse_container_log, parse_pod_log_dir
-from cgpause.pods.background import Background
+from cgpause.kernel.background import BackgroundReader
 
 
 def read_names(log_dir: str) -> Names:
@@ -23,9 +23,9 @@ def read_names(log_dir: str) -> Names:
     )
 
 
-def names_thread(log_dir: str) -> Background[Names]:
+def names_thread(log_dir: str) -> BackgroundReader[Names]:
     """Return the names in `log_dir`, read in a thread."""
-    return Background(lambda: read_names(log_dir), Names({}, {}), what="names of pods", where=log_dir)
+    return BackgroundReader(lambda: read_names(log_dir), Names({}, {}), what="names of pods", where=log_dir)
 
 
 def _entries(folder: str) -> list[str]:

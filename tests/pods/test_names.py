@@ -1,4 +1,4 @@
-"""Files that are read in threads, so that a disk that hangs stops no loop; with the names of pods."""
+"""The names of pods, read in a thread, so that a disk that hangs stops no loop."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from helpers.fixtures import Log, Patch
 from helpers.refusals import failing
 
 from cgpause.core.pod_names import Names, PodName
-from cgpause.pods import background
+from cgpause.kernel import background
+from cgpause.kernel.background import BackgroundReader
 from cgpause.pods import names as names_module
-from cgpause.pods.background import Background
 from cgpause.pods.names import names_thread, read_names
 
 UID = "0f0e0d0c-0b0a-4908-8706-050403020100"
@@ -22,7 +22,7 @@ def log_folder(folder: Path, name: str, uid: str = UID) -> None:
     (folder / "pods" / f"default_{name}_{uid}").mkdir(parents=True)
 
 
-def join_reading(names: Background[Names]) -> None:
+def join_reading(names: BackgroundReader[Names]) -> None:
     assert names._reading is not None
     names._reading.join(60)
     assert not names._reading.is_alive()
