@@ -66,32 +66,27 @@ class KubeletProcess:
         """Earliest time of the next look for a kubelet."""
         self._rest_ns = _FIRST_REST_NS
 
-    def changed(self, at_ns: int) -> bool:
-        """Return whether another kubelet runs than at the last call; look for one if the last one has ended."""
+    def new_flags(self, at_ns: int) -> KubeletFlags | None:
+        """Return the flags if another kubelet runs than at the last call, else None; look for it if the last has ended.
+
+        The flags of a kubelet that ends meanwhile are the defaults.
+        """
         before = self._found
-        is_there = before is not None and self._started_ns(before[0]) == before[1]
+        is_there = before is not None and read_started_ns(before[0], self._proc) == before[1]
         if is_there or at_ns < self._look_at_ns:
-            return False
+            return None
         pid = self._find()
-        started_ns = None if pid is None else self._started_ns(pid)
-        if pid is None or started_ns is None:  # between two kubelets the old one's flags count
+        if pid is None or not (started_ns := read_started_ns(pid, self._proc)):
+            # Between two kubelets the old one's flags count.
             self._look_at_ns, self._rest_ns = at_ns + self._rest_ns, min(4 * self._rest_ns, _LONGEST_REST_NS)
-            return False
+            return None
         self._found, self._rest_ns = (pid, started_ns), _FIRST_REST_NS
-        return self._found != before
-
-    def _started_ns(self, pid: int) -> int | None:
-        """Return the start time of a process; None if it has ended."""
-        return read_started_ns(pid, self._proc) or None
-
-    def flags(self) -> KubeletFlags:
-        """Return the flags of the kubelet that was found. If none was found, or it has ended, return the defaults."""
-        if self._found is None:
-            return KubeletFlags()
+        if self._found == before:
+            return None
         try:
-            cmdline = self._read(self._found[0], "cmdline")
+            cmdline = self._read(pid, "cmdline")
         except OSError:
-            return KubeletFlags()
+            cmdline = b""
         return parse_flags(cmdline) if cmdline else KubeletFlags()
 
     def _find(self) -> int | None:

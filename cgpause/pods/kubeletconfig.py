@@ -100,8 +100,8 @@ class KubeletThresholds:
 
     def _look(self, at_ns: int) -> None:
         """Take in kubelet's flags if it was started anew, and the state of its files."""
-        if self._kubelet is not None and self._kubelet.changed(at_ns):
-            self._flags = self._kubelet.flags()
+        if self._kubelet is not None:
+            self._flags = self._kubelet.new_flags(at_ns) or self._flags
         self._files = []
         with suppress(OSError):
             for path in self._flags.files():

@@ -65,18 +65,15 @@ def test_a_kubelet_is_found_and_followed(tmp_path: Path) -> None:
     (tmp_path / "self").mkdir()
     put(tmp_path, 9, "kubelet-exporter", 5)
     kubelet = KubeletProcess(str(tmp_path))
-    assert not kubelet.changed(0)
-    assert kubelet.flags() == KubeletFlags(KUBELET_CONFIG)
+    assert kubelet.new_flags(0) is None
 
     put(tmp_path, 10, "kubelet", 7, "--config=/a")
-    assert [kubelet.changed(at_s * S) for at_s in (9, 10, 11)] == [False, True, False]
-    assert kubelet.flags() == KubeletFlags("/a")
+    assert [kubelet.new_flags(at_s * S) for at_s in (9, 10, 11)] == [None, KubeletFlags("/a"), None]
 
     put(tmp_path, 10, "another", 9)
-    assert not kubelet.changed(12 * S), "until there is another one, nothing is known to have changed"
+    assert kubelet.new_flags(12 * S) is None, "until there is another one, nothing is known to have changed"
     put(tmp_path, 11, "kubelet", 10, "--eviction-hard=memory.available<1Gi")
-    assert kubelet.changed(22 * S)
-    assert kubelet.flags() == KubeletFlags(None, eviction_hard="memory.available<1Gi")
+    assert kubelet.new_flags(22 * S) == KubeletFlags(None, eviction_hard="memory.available<1Gi")
 
 
 @pytest.mark.parametrize(
@@ -92,31 +89,28 @@ def test_a_container_cannot_pose_as_kubelet(tmp_path: Path, cgroup: str) -> None
     """Its flags could keep all memory free, so that its neighbours are paused."""
     put(tmp_path, 5, "kubelet", 5, "--eviction-hard=memory.available<99%", cgroup=cgroup)
     kubelet = KubeletProcess(str(tmp_path))
-    assert not kubelet.changed(0)
+    assert kubelet.new_flags(0) is None
     put(tmp_path, 10, "kubelet", 7, "--config=/a", cgroup="/../../../../system.slice/kubelet.service")
-    assert kubelet.changed(10 * S)
-    assert kubelet.flags() == KubeletFlags("/a")
+    assert kubelet.new_flags(10 * S) == KubeletFlags("/a")
 
 
 def test_no_other_user_can_pose_as_kubelet(tmp_path: Path) -> None:
     """Not even with a setuid program, whose effective user is root."""
     put(tmp_path, 5, "kubelet", 5, "--eviction-hard=memory.available<99%", uid=65534)
-    assert not KubeletProcess(str(tmp_path)).changed(0)
+    assert KubeletProcess(str(tmp_path)).new_flags(0) is None
 
 
 def test_a_kubelet_that_is_a_zombie_has_no_flags(tmp_path: Path) -> None:
     put(tmp_path, 5, "kubelet", 5)
     (tmp_path / "5/cmdline").write_text("")
-    kubelet = KubeletProcess(str(tmp_path))
-    assert kubelet.changed(0)
-    assert kubelet.flags() == KubeletFlags(KUBELET_CONFIG)
+    assert KubeletProcess(str(tmp_path)).new_flags(0) == KubeletFlags(KUBELET_CONFIG)
 
 
 def test_without_a_free_descriptor_there_is_no_kubelet_for_now(tmp_path: Path) -> None:
     kubelet = KubeletProcess(str(tmp_path / "proc"))
-    assert not kubelet.changed(0)
+    assert kubelet.new_flags(0) is None
     put(tmp_path / "proc", 5, "kubelet", 5, "--config=/a")
-    assert kubelet.changed(10 * S)
+    assert kubelet.new_flags(10 * S) is not None
 
 
 def test_a_kubelet_that_ends_during_the_look_is_none(tmp_path: Path) -> None:
@@ -124,9 +118,9 @@ def test_a_kubelet_that_ends_during_the_look_is_none(tmp_path: Path) -> None:
     put(tmp_path, 10, "kubelet", 7)
     (tmp_path / "10/stat").unlink()
     kubelet = KubeletProcess(str(tmp_path))
-    assert not kubelet.changed(0)
+    assert kubelet.new_flags(0) is None
     put(tmp_path, 10, "kubelet", 7)
-    assert kubelet.changed(10 * S)
+    assert kubelet.new_flags(10 * S) is not None
 
 
 def test_without_a_kubelet_the_looks_become_rare(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -134,7 +128,7 @@ def test_without_a_kubelet_the_looks_become_rare(tmp_path: Path, monkeypatch: Pa
     kubelet, looks = KubeletProcess(str(tmp_path)), []
     for at_s in range(0, 3000, 10):
         monkeypatch.setattr(kubelet, "_find", lambda: looks.append(at_s))  # noqa: B023
-        assert not kubelet.changed(at_s * S)
+        assert kubelet.new_flags(at_s * S) is None
     assert looks == [0, 10, 50, 210, 810, 1410, 2010, 2610]
 
 
@@ -147,8 +141,6 @@ def test_a_real_process_of_that_name_is_found(tmp_path: Path, monkeypatch: Patch
         try:
             assert process.stdout is not None
             process.stdout.readline()
-            kubelet = KubeletProcess()
-            assert kubelet.changed(0)
-            assert kubelet.flags() == KubeletFlags("/x")
+            assert KubeletProcess().new_flags(0) == KubeletFlags("/x")
         finally:
             process.kill()
