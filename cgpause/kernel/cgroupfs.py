@@ -75,7 +75,7 @@ class Cgroup:
         try:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as e:
-            raise _read_error(self.path, e) from e
+            raise _error(self.path, e) from e
         self.id = CgroupId(path, os.fstat(self._fd).st_ino)
 
     def close(self) -> None:
@@ -106,12 +106,9 @@ class Cgroup:
             raise self._file_error(name, e) from e
 
     def _file_error(self, name: str, error: OSError, value: str | None = None) -> CgpauseError:
-        path = os.path.join(self.path, name)
-        if error.errno == errno.ENOENT and self.exists():
-            hint = "not on this kernel, or its controller is not enabled here"
-            kind = KernelReadError if value is None else KernelWriteError
-            return kind(path, error, value, hint)
-        return _read_error(path, error) if value is None else _write_error(path, value, error)
+        is_missing = error.errno == errno.ENOENT and self.exists()
+        hint = "not on this kernel, or its controller is not enabled here" if is_missing else None
+        return _error(os.path.join(self.path, name), error, value, hint)
 
     def exists(self) -> bool:
         """Return True if the same cgroup still exists at its path."""
@@ -131,7 +128,7 @@ class Cgroup:
                 data += piece
             return data
         except OSError as e:
-            raise _read_error(os.path.join(self.path, name), e) from e
+            raise _error(os.path.join(self.path, name), e) from e
         finally:
             os.close(fd)
 
@@ -162,14 +159,14 @@ class Cgroup:
         except OSError as e:
             if e.errno in (errno.ENODATA, errno.EOPNOTSUPP):
                 return None
-            raise _read_error(f"{self.path} (xattr {name})", e) from e
+            raise _error(f"{self.path} (xattr {name})", e) from e
 
     def set_xattr(self, name: str, value: bytes) -> None:
         """Set an extended attribute of the directory."""
         try:
             os.setxattr(self._fd, name, value)
         except OSError as e:
-            raise _write_error(f"{self.path} (xattr {name})", value.decode("utf-8", "replace"), e) from e
+            raise _error(f"{self.path} (xattr {name})", e, value.decode("utf-8", "replace")) from e
 
     def remove_xattr(self, name: str) -> None:
         """Remove an extended attribute; it may be missing."""
@@ -177,7 +174,7 @@ class Cgroup:
             os.removexattr(self._fd, name)
         except OSError as e:
             if e.errno not in (errno.ENODATA, errno.EOPNOTSUPP):
-                raise _write_error(f"{self.path} (xattr {name})", "", e) from e
+                raise _error(f"{self.path} (xattr {name})", e, "") from e
 
     @contextlib.contextmanager
     def locked(self, *, wait_s: float) -> Iterator[None]:
@@ -275,7 +272,7 @@ class Cgroup:
                         # stat(), because readdir's inode is not st_ino on every file system (overlayfs).
                         found.append((entry.name, entry.stat(follow_symlinks=False).st_ino))
         except OSError as e:
-            raise _read_error(self.path, e) from e
+            raise _error(self.path, e) from e
         return found
 
     def descendants(self, depth: int = 3) -> Iterator[str]:
@@ -308,7 +305,7 @@ class Cgroup:
         try:
             return os.fstat(self._fd).st_uid in (0, os.geteuid())
         except OSError as e:
-            raise _read_error(self.path, e) from e
+            raise _error(self.path, e) from e
 
     def pids(self, below: str = "") -> list[int]:
         """Return the process ids of the cgroup, or of the one at the relative path `below`; not those further down."""
@@ -359,16 +356,12 @@ class DryCgroup(Cgroup):
         yield
 
 
-def _read_error(path: str, error: OSError) -> CgroupGoneError | KernelReadError:
-    if error.errno in _GONE:
+def _error(path: str, error: OSError, value: str | None = None, hint: str | None = None) -> CgpauseError:
+    """Return the error of a read, or of a write of `value`; with a `hint` the cgroup is not taken to be gone."""
+    if hint is None and error.errno in _GONE:
         return CgroupGoneError(path)
-    return KernelReadError(path, error, hint=_HINTS.get(error.errno or 0, ""))
-
-
-def _write_error(path: str, value: str, error: OSError) -> CgroupGoneError | KernelWriteError:
-    if error.errno in _GONE:
-        return CgroupGoneError(path)
-    return KernelWriteError(path, error, value, hint=_HINTS.get(error.errno or 0, ""))
+    kind = KernelReadError if value is None else KernelWriteError
+    return kind(path, error, value, hint or _HINTS.get(error.errno or 0, ""))
 
 
 def find_cgroup_root() -> str:
