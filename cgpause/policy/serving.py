@@ -148,33 +148,26 @@ def serve(
     return Served(places, slack - running.bytes, unsafe, admitted, None if first is None else first.usage.pod.cgroup)
 
 
-class _Test(NamedTuple):
-    """A pod runs if `need` fits `fits_in`; both in bytes."""
+def _test(
+    one: Demand, running: Growing, slack: float, left: float, kept: float, spare: float
+) -> tuple[float, float, Demand]:
+    """Return the bytes that a pod needs, the bytes that they must fit in if it is to run, and the demand to add then.
 
-    need: float
-    fits_in: float
-    added: Demand
-    """The demand to add to the running ones if the pod runs."""
-
-
-def _test(one: Demand, running: Growing, slack: float, left: float, kept: float, spare: float) -> _Test:
-    """Return the test that decides whether a pod runs. Usually it compares the pod's growth with the slack.
-
-    If the grant of a growing pod that is paused or new does not fit, the test compares the grant, and the pod does not
-    run. If such a pod has a `start`, the test compares `start` with the slack instead. `kept` are bytes that an overdue
-    pod needs.
+    Usually the pod's growth has to fit the slack. If the grant of a growing pod that is paused or new does not fit, the
+    test compares the grant, and the pod does not run. If such a pod has a `start`, the test compares `start` with the
+    slack instead. `kept` are bytes that an overdue pod needs.
     """
     starts = one.active and (one.is_paused or one.newcomer)
     unpromised = left - PROMISED * running.promised - kept
     if starts and one.granted > unpromised:
         if not one.start:
-            return _Test(one.granted, unpromised, one)
+            return one.granted, unpromised, one
         # An idle CPU can run it, and all others keep their way to their peaks: only its first memory has to fit.
         one = one._replace(counted=one.start, variance=0.0, basis=Basis.FIRST)
         spare = 0.0
     growth = running.bytes_with(one) - running.bytes
     leaves_free = spare * running.bytes if starts and one.is_paused else 0.0
-    return _Test(growth, slack - running.bytes - kept - leaves_free, one)
+    return growth, slack - running.bytes - kept - leaves_free, one
 
 
 class Way(NamedTuple):
