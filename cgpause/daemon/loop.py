@@ -37,15 +37,6 @@ daemon would take a CPU."""
 
 
 @dataclass(slots=True)
-class Woken:
-    """The events that ended a wait."""
-
-    changes: Changes
-    urgent: bool
-    """Whether a decision must not wait, because of memory pressure or a new configuration."""
-
-
-@dataclass(slots=True)
 class Loop:
     """The parts of the daemon that work on a sample, and the state that one tick passes on to the next."""
 
@@ -71,32 +62,35 @@ class Loop:
     """CPU time of a sample and its decision, smoothed."""
     _details_at_ns: int = 0
 
-    def wait(self) -> Woken:
-        """Wait for an event or for the next due time; return what has happened."""
+    def wait(self) -> tuple[Changes, bool]:
+        """Wait for an event or for the next due time; return the changes, and whether there is memory pressure."""
         parts = (self.intake.follower.times, self.status, self.publisher)
         due_ns = min(self.schedule.sample_at_ns, *(part.due_ns for part in parts))
-        woken = Woken(Changes(), urgent=False)
+        changes, pressure = Changes(), False
         for fd, mask in self.epoll.poll(max(0, due_ns - now_ns()) / NS_PER_S):
             if fd == self.signals:
                 with suppress(BlockingIOError):
                     os.read(fd, 64)
             elif fd == self.intake.watch.fileno():
-                woken.changes = self.intake.watch.read()
-                if woken.changes == Changes():
+                changes = self.intake.watch.read()
+                if changes == Changes():
                     time.sleep(_IDLE_S)
             elif self.intake.psi.on_event(fd, mask):
-                woken.urgent = True
+                pressure = True
                 self.intake.actuator.counts.pressure_wakeups += 1
                 self.schedule = self.schedule.after_pressure(now_ns())
-        return woken
+        return changes, pressure
 
-    def tick(self, woken: Woken, *, stopping: bool) -> None:
-        """Take in the changes; take a sample and decide if due, unless `stopping`; run status, publisher and saver."""
+    def tick(self, changes: Changes, *, urgent: bool, stopping: bool) -> None:
+        """Take in the changes; take a sample and decide if due, unless `stopping`; run status, publisher and saver.
+
+        `urgent` is whether a decision must not wait, because of memory pressure or a new configuration.
+        """
         at_ns = now_ns()
         if self.sampler.follow_kubelet(at_ns):
             self.schedule = self.schedule.awake()
-        self.schedule, urgent = self.intake.take_in(woken.changes, self.schedule, self.headroom, at_ns)
-        urgent = urgent or woken.urgent
+        self.schedule, now = self.intake.take_in(changes, self.schedule, self.headroom, at_ns)
+        urgent = urgent or now
         if not stopping and (urgent or at_ns >= self.schedule.sample_at_ns):
             if urgent or not self._try_rest(at_ns):
                 self._decide(at_ns)

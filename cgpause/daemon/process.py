@@ -110,12 +110,12 @@ class Daemon:
         try:
             self._set_up()
             while not self._stop:
-                woken = self._loop.wait()
+                changes, urgent = self._loop.wait()
                 if self._reload:
                     self._reload = False
                     self._load_config()
-                    woken.changes.tree = woken.urgent = True
-                self._loop.tick(woken, stopping=self._stop)
+                    changes.tree = urgent = True
+                self._loop.tick(changes, urgent=urgent, stopping=self._stop)
         except Exception:  # a bug, or a node without resources: in any case the daemon must not leave a pod paused
             log.exception("failed")
             failed = True

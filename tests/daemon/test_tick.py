@@ -18,7 +18,7 @@ from cgpause.core.pod_names import Names
 from cgpause.daemon import loop as loop_module
 from cgpause.daemon.distress import Distress
 from cgpause.daemon.intake import Intake
-from cgpause.daemon.loop import Loop, Woken
+from cgpause.daemon.loop import Loop
 from cgpause.kernel.inotify import Changes, PodChange, Watch
 from cgpause.pods.refresh_times import RefreshTimes
 from cgpause.pods.tracked import TrackedPod
@@ -83,7 +83,7 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: Patch) -> No
 
     loop.schedule = Schedule(sample_at_ns=2000 * S)  # an event comes first
 
-    loop.tick(Woken(Changes(), urgent=False), stopping=False)
+    loop.tick(Changes(), urgent=False, stopping=False)
 
     assert taken == [1000 * S + 3 * S // 4]
     assert late == [3 * S // 4]
