@@ -12,6 +12,9 @@ The kernel takes the process's mmap_lock for it, which the process may hold for 
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import islice
+
 from cgpause.core.cgroup_names import is_monitor
 from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import CgpauseError
@@ -107,13 +110,16 @@ def _first_environ(pod: Cgroup, name: str) -> bytes:
 
 
 def _pids(pod: Cgroup, name: str) -> list[int]:
-    """Return the processes of a container; crun puts them one level further down."""
-    try:
-        with pod.child(name) as container:
-            below = [inner for inner, _ in container.children(most=_MOST_CONTAINERS)]
-            return [pid for inner in ("", *below) for pid in container.pids(inner)]
-    except CgpauseError:
-        return []
+    """Return the processes of a container.
+
+    crun puts them one level further down, and an init in the container (systemd, Docker in Docker) one more.
+    """
+    found: list[int] = []
+    with suppress(CgpauseError), pod.child(name) as container:
+        for inner in ("", *islice(container.descendants(2), _MOST_CONTAINERS)):
+            with suppress(CgpauseError):  # a threaded cgroup shows no processes
+                found += container.pids(inner)
+    return found
 
 
 def _read(pid: int, name: str, most: int) -> bytes:

@@ -44,8 +44,9 @@ _NODE_CRITICAL = "-997"
 """`oom_score_adj` that kubelet gives to containers of PriorityClass system-node-critical, and of Guaranteed pods
 (GetContainerOOMScoreAdjust in k/k pkg/kubelet/qos/policy.go); before 1.22 also to system-cluster-critical and static
 pods (#99729)."""
-_DEPTH = 2
-"""Containers are children of the pod's cgroup; crun puts their processes one level further down."""
+_DEPTH = 3
+"""Containers are children of the pod's cgroup. crun puts their processes one level further down, and an init in the
+container (systemd, Docker in Docker) one more."""
 
 
 def listens(pod: Cgroup) -> bool | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from helpers.trees import FakeTree
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cgpause.core.errors import KernelReadError
 from cgpause.core.model import OwnWord
 from cgpause.core.parse import parse_variable
 from cgpause.kernel import environment
@@ -78,6 +80,26 @@ def test_bytes_that_are_no_text_are_no_word(web: Path, start_process: Start) -> 
 
 def test_cruns_processes_one_level_down_are_read(web: Path, start_process: Start) -> None:
     put(containers(web)[1] / "container", start_process({"CGPAUSE": "protect"}))
+    assert read(web) is OwnWord.PROTECT
+
+
+def test_processes_of_an_init_in_cruns_container_are_read(web: Path, start_process: Start) -> None:
+    (containers(web)[1] / "container").mkdir()
+    put(containers(web)[1] / "container" / "init.scope", start_process({"CGPAUSE": "protect"}))
+    assert read(web) is OwnWord.PROTECT
+
+
+def test_a_threaded_cgroup_hides_no_process_beside_it(web: Path, start_process: Start, monkeypatch: Patch) -> None:
+    put(containers(web)[1], start_process({"CGPAUSE": "protect"}))
+    put(containers(web)[1] / "threaded")
+    pids = Cgroup.pids
+
+    def refuse(self: Cgroup, below: str = "") -> list[int]:
+        if below == "threaded":
+            raise KernelReadError("cgroup.procs", OSError(errno.EOPNOTSUPP, "Operation not supported"))
+        return pids(self, below)
+
+    monkeypatch.setattr(Cgroup, "pids", refuse)
     assert read(web) is OwnWord.PROTECT
 
 

@@ -194,6 +194,14 @@ def test_processes_of_crun_are_one_level_further_down(node: Node) -> None:
     assert node.ask() is True
 
 
+def test_processes_of_an_init_in_cruns_container_are_asked(node: Node) -> None:
+    node.add_cgroup(GOOD)
+    node.add_cgroup(f"{GOOD}/container")
+    node.add_cgroup(f"{GOOD}/container/init.scope", 10)
+    node.add_process(10, ipv6=LISTENING)
+    assert node.ask() is True
+
+
 def test_the_container_is_asked_before_what_it_nests(node: Node) -> None:
     """A nested container has a network namespace of its own."""
     for name, pid in ((GOOD, 10), (CONTAINER, 11)):
