@@ -14,6 +14,7 @@ from cgpause.daemon.distress import Distress
 from cgpause.kernel.inotify import Changes, PodChange, Watch
 from cgpause.kernel.logfmt import fields
 from cgpause.kernel.psi import PsiTriggers
+from cgpause.pods.discover import is_populated
 from cgpause.pods.follow import Follower
 from cgpause.pods.tracked import SPARED_S, TrackedPod
 from cgpause.pods.tree import PodTree
@@ -81,7 +82,11 @@ class Intake:
             self.tree.update_facts(tracked, at_ns)
             urgent = self.distress.check_oom(tracked, at_ns)
         if PodChange.CONTAINERS in change:
-            urgent = self.distress.on_containers(tracked, at_ns, removed=PodChange.REMOVED in change) or urgent
+            is_removed = PodChange.REMOVED in change
+            urgent = self.distress.on_containers(tracked, at_ns, removed=is_removed) or urgent
+            if is_removed and self.tree.kubepods is not None and is_populated(self.tree.kubepods) is False:
+                # kubelet may have moved to another tree; its clean-up leaves folders of pods in this one.
+                self.follower.times.changed(at_ns, came=False, gone=True)
             # A pod's cgroup appears before kubelet sets its limit, but kubelet makes containers after that.
             self.tree.update_facts(tracked, at_ns)
             schedule = _look_soon(schedule, at_ns)

@@ -60,20 +60,20 @@ class RefreshTimes:
         self.due_ns = at_ns + FAILED_REFRESH_NS
 
     def refreshed(
-        self, at_ns: int, *, tight: bool, watched: bool, pods: bool, named: bool, started: bool, rewatched: bool
+        self, at_ns: int, *, tight: bool, watched: bool, in_use: bool, named: bool, started: bool, rewatched: bool
     ) -> None:
         """Schedule the next refresh after a successful one.
 
-        `tight`: memory is tight. `watched`: inotify reports all new pods. `pods`: there are pods; a tree without pods
-        may be the wrong one of two, and the other one is not watched. `named`: every pod has a name. `started`: a pod
-        has just started, and may take some time until it listens. `rewatched`: a new directory is watched, and the
-        refresh missed pods that appeared in it before the watch.
+        `tight`: memory is tight. `watched`: inotify reports all new pods. `in_use`: there are pods, and processes in
+        them; a tree without may be the wrong one of two, and the other one is not watched. `named`: every pod has a
+        name. `started`: a pod has just started, and may take some time until it listens. `rewatched`: a new directory
+        is watched, and the refresh missed pods that appeared in it before the watch.
         """
         if self.facts_due(at_ns):
             self._facts_due_ns = at_ns + REFRESH_NS
         if started:
             self._calm_from_ns = at_ns + CALM_REFRESH_NS
-        calm = pods and not tight and at_ns >= self._calm_from_ns
+        calm = in_use and not tight and at_ns >= self._calm_from_ns
         if rewatched:
             self.due_ns = at_ns
         elif not watched:

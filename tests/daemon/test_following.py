@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from helpers.daemons import GIB, HIGH, MIB, NO_SACRIFICE, PAUSED, S, Start
+from helpers.processes import containers
 from helpers.trees import FakeTree, cpu_max, other_tree, records_left, rewrite, wait_until
 
 WALK_OFTEN = f"from cgpause.pods import refresh_times; refresh_times.REFRESH_NS = {S // 2}"
@@ -141,6 +142,22 @@ def test_pod_that_is_paused_when_kubelet_moves_to_another_tree_is_resumed(tree: 
     wait_until(lambda: not records_left(tree.root), "the record to go")
     daemon.wait_for_log('reason="now protected: kubelet uses another kubepods tree now"')
     assert daemon.stop() == 0
+
+
+def test_tree_that_kubelet_has_left_is_noticed_although_its_folders_stay(tree: FakeTree, start: Start) -> None:
+    """kubelet kills the pods of the old tree and leaves their folders; no event comes from the pods of the new one."""
+    pod = tree.add_pod("old")
+    daemon = start()
+    other = other_tree(tree, populated=True)
+    elsewhere = FakeTree(tree.folder / "elsewhere")
+    elsewhere.add_pod("new").rename(other / "burstable" / f"pod{elsewhere.uids['new']}")
+    tree.add_pod("last")
+    daemon.wait_for_log("pod appeared pod=default/last")  # the refresh after the new tree's event is over
+
+    rewrite(tree.kubepods / "cgroup.events", "populated 0\nfrozen 0\n")
+    shutil.rmtree(containers(pod)[1])
+
+    daemon.wait_for_log(f"pod appeared pod={elsewhere.uids['new']}")
 
 
 def test_empty_tree_beside_the_one_in_use_gets_no_memory_high(tree: FakeTree, start: Start) -> None:
