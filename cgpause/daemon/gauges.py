@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import suppress
+from zlib import crc32
 
 from cgpause import __version__
 from cgpause.config.settings import Config
@@ -62,7 +63,7 @@ def _by_file(cpu_max: int, memory_high: int) -> list[Figure]:
 def _process(started_at: float, config: Config) -> Values:
     values = {
         "cgpause_build_info": [Figure((__version__, ".".join(map(str, sys.version_info[:3]))), 1)],
-        "cgpause_config_info": [Figure((config.policy, config.mechanism), 1)],
+        "cgpause_config_info": [Figure((config.policy, config.mechanism, f"{crc32(repr(config).encode()):08x}"), 1)],
         "cgpause_process_start_time_seconds": _one(round(started_at, 3)),
         "cgpause_process_cpu_seconds_total": _one(round(time.process_time(), 3)),
     }

@@ -172,10 +172,12 @@ class Daemon:
         try:
             config = load_config(self._options.config_file, must_exist=self._options.config_path is not None)
         except ConfigError as e:
+            self._actuator.counts.reload_succeeded = False
             for problem in str(e).splitlines():
                 log.error("configuration not reloaded, the old one stays: %s", problem)
         else:
             loop = self._loop
+            self._actuator.counts.reload_succeeded = True
             self._tree.config = config
             if self._history is not None:
                 self._history.limit(config.history.max_mib)

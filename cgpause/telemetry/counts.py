@@ -81,6 +81,12 @@ class _Totals:
         self.pauses: Counter[str] = Counter()
         self.seconds: dict[str, float] = {}
 
+    def begin(self) -> None:
+        """Begin the series at 0: a series that begins with its first pause would hide that pause from `increase()`."""
+        for mechanism in Mechanism:
+            self.pauses[mechanism] += 0
+            self.seconds.setdefault(mechanism, 0.0)
+
     def add_pause(self, mechanism: str) -> None:
         """Count a pause; `add_time` adds its seconds later."""
         self.pauses[mechanism] += 1
@@ -110,6 +116,8 @@ class Counts:
         self.pause_failures = 0
         self.resume_failures = 0
         self.pressure_wakeups = 0
+        self.reload_succeeded = True
+        """Whether the last reload, if any, took the configuration."""
         self.freezes = 0
         """Number of throttled pods that were frozen because they grew."""
         self.sacrifices = 0
@@ -162,9 +170,14 @@ class Counts:
         self._ongoing.pop(uid, None)
 
     def count_paused(self, pods: Iterable[Pod], at_ns: int) -> None:
-        """Count the time until `at_ns` of the daemon's pauses of `pods`, including pauses without an event."""
+        """Count the time until `at_ns` of the daemon's pauses of `pods`, including pauses without an event.
+
+        `pods` are all pods of the node: the totals of the namespaces of those that may be paused begin here.
+        """
         before, self._ongoing = self._ongoing, {}
         for pod in pods:
+            if pod.protected is None and pod.name is not None:
+                self._namespace(pod_label(pod.label)).begin()
             paused = pod.paused
             if paused is None or paused.owner is not Owner.DAEMON:
                 continue
@@ -179,6 +192,7 @@ class Counts:
         values: Values = {
             "cgpause_pause_failures_total": [Figure((), self.pause_failures)],
             "cgpause_resume_failures_total": [Figure((), self.resume_failures)],
+            "cgpause_config_last_reload_successful": [Figure((), int(self.reload_succeeded))],
             "cgpause_pressure_wakeups_total": [Figure((), self.pressure_wakeups)],
             "cgpause_freezes_total": [Figure((), self.freezes)],
             "cgpause_sacrifices_total": [Figure((), self.sacrifices)],

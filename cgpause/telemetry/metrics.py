@@ -63,7 +63,13 @@ FAMILIES = (
         ("version", "python_version"),
     ),
     Family(
-        "cgpause_config_info", _G, "1; the labels have the configured policy and mechanism.", ("policy", "mechanism")
+        "cgpause_config_info",
+        _G,
+        "1; the labels have the configured policy and mechanism, and a hash of all options that are in force.",
+        ("policy", "mechanism", "hash"),
+    ),
+    Family(
+        "cgpause_config_last_reload_successful", _G, "0 if the daemon refused its configuration at the last reload."
     ),
     Family("cgpause_process_start_time_seconds", _G, "Start time of the daemon."),
     Family("cgpause_process_cpu_seconds_total", _C, "CPU time that the daemon has used."),

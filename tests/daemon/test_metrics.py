@@ -70,6 +70,24 @@ def test_nothing_is_published_unless_asked_for_and_a_reload_can_ask(
     wait_until(lambda: list(run_dir.iterdir()) == [], "nothing to be published any more")
 
 
+def test_a_refused_configuration_and_the_one_in_force_can_be_seen(tree: FakeTree, start: Start, run_dir: Path) -> None:
+    daemon = start(NO_SACRIFICE + METRICS, "--run-dir", str(run_dir))
+
+    def reload(config: str, *, succeeds: bool) -> str:
+        daemon.config.write_text(config)
+        daemon.process.send_signal(signal.SIGHUP)
+        wait_until(
+            lambda: figures(run_dir).get(("cgpause_config_last_reload_successful",)) == succeeds, "the next figures"
+        )
+        return next(labels[-1] for labels in figures(run_dir) if labels[0] == "cgpause_config_info")
+
+    first = reload(NO_SACRIFICE + METRICS, succeeds=True)
+    kept = reload("policy = 1\n", succeeds=False)
+    changed = reload(NO_SACRIFICE + METRICS + "[[pods]]\nmatch = 'a/*'\nprotect = true\n", succeeds=True)
+
+    assert first == kept != changed
+
+
 def test_a_bug_in_the_figures_leaves_everybody_alone(tree: FakeTree, start: Start, run_dir: Path) -> None:
     pod = tree.add_pod("web", cpu_max="50000 100000")
     broken = "from cgpause.daemon import publisher; from cgpause.telemetry import counts; "

@@ -73,6 +73,16 @@ def of(made: Counts, name: str) -> dict[tuple[str, ...], float]:
     return shown(made.values(), name)
 
 
+def test_totals_of_a_namespace_begin_at_zero_once_it_has_a_pod_that_may_be_paused() -> None:
+    """A counter that begins with the first pause hides it from rate() and increase()."""
+    made = counts()
+    made.count_paused(
+        [nodes.pod("web"), replace(nodes.pod("dns", protected="by rule"), namespace="kube-system")], START
+    )
+
+    assert of(made, PAUSES) == of(made, SECONDS) == {("default", how): 0 for how in Mechanism}
+
+
 # --- pauses ----------------------------------------------------------------------------------------------------------
 
 
