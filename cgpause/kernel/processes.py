@@ -110,7 +110,8 @@ class Processes:
             if self._is_ending(pid, started_ns, status.stops, at_ns):
                 return ResumeReason.ENDING
             # The first process of a container is older than the pause (a new container ends the pause anyway). With
-            # the host's PID namespace a container's orphans are init's: a runtime's own children never are.
+            # the host's PID namespace an orphan of a container becomes init's child, and where the runtime's monitor
+            # takes orphans (PR_SET_CHILD_SUBREAPER) the monitor's: that one counts as a visit by mistake.
             if status.parent != 1 and started_ns + _TICK_NS > since_ns:
                 is_certain = frozen_ns is not None and started_ns > frozen_ns
                 if is_certain or (not self.doubted and self._visits.take(at_ns)):
