@@ -1,6 +1,6 @@
 """Writes performance.json and .md from the JSON of `lab.measure.bench`, `command_cost` and `slowdown`.
 
-No figure in them is typed by hand. A measurement without results has no section.
+No figure in them is typed by hand.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.pages.report import Report, group_by, table
-from lab.vm.host import LabError, commit_of
+from lab.vm.host import commit_of
 
 _KEYS = {"bench": "runs", "top": "tops", "slowdown": "slowdown", "trace": "trace"}
 """Key in performance.json of each kind of result."""
@@ -23,12 +23,11 @@ _WHERE = {"plain": "native, ordinary tree", "real": "VM, real cgroups"}
 
 def render(results: dict[str, Any]) -> str:
     """Return the report as Markdown; `results` is the content of performance.json."""
-    runs, tops = results["runs"], results.get("tops", [])
-    slowdown, trace = results.get("slowdown"), results.get("trace")
+    runs, tops, slowdown, trace = (results[key] for key in _KEYS.values())
     named = [(_WHERE[run["tree"]], run) for run in runs]
-    named += [("VM, under a quota", slowdown)] if slowdown else []
+    named.append(("VM, under a quota", slowdown))
     named += [(f"{_WHERE[top['tree']]}, the dashboard", top) for top in tops]
-    named += [(f"{_WHERE[trace['tree']]}, a recording", trace)] if trace else []
+    named.append((f"{_WHERE[trace['tree']]}, a recording", trace))
     ticks = [(where, tick | _ratios(tick)) for where, run in named[: len(runs)] for tick in run["tick"]]
     lines = [
         "# Cost of cgpause",
@@ -40,10 +39,7 @@ def render(results: dict[str, Any]) -> str:
         "",
         *_table(
             {"kernel": "kernel", "machine": "where", "Python": "python", "date": "date", "commit": "commit"},
-            (
-                (name, {"commit": results["commit"], "where": f"{run['machine']}, {run['cpus']} CPUs", **run})
-                for name, run in named
-            ),
+            ((name, {"where": f"{run['machine']}, {run['cpus']} CPUs", **run}) for name, run in named),
         ),
         "",
         "## One sampling tick",
@@ -64,7 +60,7 @@ def render(results: dict[str, Any]) -> str:
         "",
         "## Near the limit",
         "",
-        f"The same tick on a busy node: pods that fill {ticks[0][1].get('near_used_pct', 97):g} % of 64 GiB, a quarter",
+        f"The same tick on a busy node: pods that fill {ticks[0][1]['near_used_pct']:g} % of 64 GiB, a quarter",
         "of them growing, each in proportion to its limit. The policy then weighs every pod. Details are read once",
         "a second: reclaimable memory, CPU time, listening sockets.",
         "",
@@ -90,10 +86,10 @@ def render(results: dict[str, Any]) -> str:
             {"pods paused": "pods", "median µs": "median_us", "99th percentile µs": "p99_us", "samples": "samples"},
             ((_WHERE[run["tree"]], run["reaction"]) for run in runs),
         ),
+        *_tops(tops),
+        *_trace(trace),
+        *_slowdown(slowdown),
     ]
-    lines += _tops(tops) if tops else []
-    lines += _trace(trace) if trace else []
-    lines += _slowdown(slowdown) if slowdown else []
     return "\n".join([*lines, ""])
 
 
@@ -146,7 +142,7 @@ def _trace(trace: dict[str, Any]) -> list[str]:
                 "MiB a day": "node_mib_per_day",
                 "seconds": "seconds",
             },
-            ((_WHERE[trace["tree"]], {"load_average": "not recorded", **load}) for load in trace["loads"]),
+            ((_WHERE[trace["tree"]], load) for load in trace["loads"]),
         ),
     ]
 
@@ -172,16 +168,9 @@ def _slowdown(slowdown: dict[str, Any]) -> list[str]:
 
 
 def merge(results: dict[str, Any], commit: str, parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return `results` with the new `parts` in place of the older results of the same kind; `parts` get the commit.
-
-    Raises:
-        LabError: a part is of unknown kind.
-    """
-    by_kind = group_by(parts, "kind")
-    if unknown := by_kind.keys() - _KEYS:
-        raise LabError(f"results of unknown kind: {', '.join(sorted(unknown))}")
-    new = {"commit": commit, "runs": [], **results}
-    for kind, found in by_kind.items():
+    """Return `results` with the new `parts` in place of the older results of the same kind; `parts` get the commit."""
+    new = dict(results)
+    for kind, found in group_by(parts, "kind").items():
         dated = [{**part, "commit": commit} for part in found]
         new[_KEYS[kind]] = dated if kind in ("bench", "top") else dated[0]
     return new

@@ -112,7 +112,6 @@ def render(results: Row) -> str:
         "",
         *tables(run),
         "",
-        *([run["note"], ""] if "note" in run else []),
         _NODE,
         f"Commit {results['commit']}, {results['date']}, in a VM: Linux {facts['kernel']}, {versions},",
         f"{facts['cpus']} CPUs, kubepods {facts['kubepods_mib']} MiB.",

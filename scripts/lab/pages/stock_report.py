@@ -164,7 +164,7 @@ def render(results: dict[str, Any]) -> str:
     worse = where_worse(runs) + [f"On the counted machine, {line}" for line in where_worse(counted)]
     lines = [
         _HEAD.format(
-            answer=f"{run['note']}\n\n{answer(runs)}" if run.get("note") else answer(runs),
+            answer=answer(runs),
             worse="It was worse than no daemon here:\n\n" + "\n".join(f"- {line}" for line in worse)
             if worse
             else "On no load was it worse than no daemon.",
