@@ -21,7 +21,7 @@ def test_every_fault_comes_in_every_phase_at_a_step_that_it_may_reach() -> None:
 
 
 def test_a_loss_is_on_the_page() -> None:
-    results = json.loads(REPORT.results.read_text())
+    results = REPORT.load()
     assert ", 0 losses.**" in REPORT.render(results)
     results["runs"][0]["losses"] = ["case 3: gone"]
     said = REPORT.render(results)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 from lab.pages.effects_report import REPORT
 
 
 def test_the_page_for_teams_says_what_was_measured() -> None:
     """The outcomes in docs/what-a-pause-does.md, which are typed by hand, are those of the results."""
-    (run,) = json.loads(REPORT.results.read_text())["runs"]
+    (run,) = REPORT.load()["runs"]
     rows = {row["arm"]: row for row in run["effects"]}
     failures = {
         arm: tuple(row[name]["failed"] for name in ("requests", "writes", "pings")) for arm, row in rows.items()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from lab.measure.runtimes import RUNTIMES, STARTS
 from lab.pages.runtimes_report import REPORT
 
@@ -11,7 +9,7 @@ from cgpause.pods.tracked import SPARED_S
 
 
 def test_a_new_container_is_left_alone_until_its_runtime_has_mostly_made_it() -> None:
-    (run,) = json.loads(REPORT.results.read_text())["runs"]
+    (run,) = REPORT.load()["runs"]
 
     assert [found["runtime"].split()[0] for found in run["runtimes"]] == list(RUNTIMES)
     for found in run["runtimes"]:

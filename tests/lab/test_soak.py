@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from lab.measure.soak import Sample, find_growth
 from lab.pages.soak_report import REPORT
@@ -36,6 +34,6 @@ def test_a_leak_is_growth(name: str, by: int, said: str) -> None:
 
 
 def test_what_was_wrong_is_on_the_page() -> None:
-    results = json.loads(REPORT.results.read_text())
+    results = REPORT.load()
     results["runs"][0] |= {"wrong": ["comer-1: no record"], "grown": ["watches: 1, 9"]}
     assert "**1 wrong, 1 grown.**\n- comer-1: no record\n- watches: 1, 9" in REPORT.render(results)

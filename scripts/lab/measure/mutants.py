@@ -13,7 +13,6 @@ import ast
 import difflib
 import hashlib
 import itertools
-import json
 import multiprocessing
 import os
 import resource
@@ -318,9 +317,8 @@ def measure(name: str, bed: Bed, sample: int | None) -> dict[str, Any]:
 
 def publish(run: dict[str, Any]) -> None:
     """Replace one module's result in docs/."""
-    results = json.loads(REPORT.results.read_text()) if REPORT.results.exists() else {"runs": []}
     new = dated([])
-    others = [one for one in results["runs"] if one["module"] != run["module"] and one["module"] in TESTS]
+    others = [one for one in REPORT.load()["runs"] if one["module"] != run["module"] and one["module"] in TESTS]
     run |= {"commit": new["commit"], "date": new["date"]}
     REPORT.write({"runs": sorted([*others, run], key=lambda one: str(one["module"]))})
 
@@ -336,7 +334,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown := [name for name in args.modules if name not in TESTS]:
         parser.error(f"no such module: {', '.join(unknown)}")
     if args.page:
-        REPORT.write(json.loads(REPORT.results.read_text()))
+        REPORT.write(REPORT.load())
         return 0
     import hypothesis  # noqa: F401, PLC0415 - once, for all processes that run tests
     import pytest  # noqa: F401, PLC0415

@@ -182,7 +182,7 @@ REPORT = Report("performance", render)
 def main() -> int:
     """Publish the JSON files on the command line; results of other kinds stay as they are."""
     parts = [json.loads(Path(path).read_text()) for path in sys.argv[1:]]
-    REPORT.write(merge(json.loads(REPORT.results.read_text()), commit_of(), parts))
+    REPORT.write(merge(REPORT.load(), commit_of(), parts))
     return 0
 
 

@@ -91,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--add", action="store_true", help="other seeds than those on the page, which stay there")
     parser.add_argument("--minutes", type=float, help="begin no case after them (no limit)")
     args = parser.parse_args(argv)
-    print(write_runs(json.loads(REPORT.results.read_text()), args.folder) if args.add else 1)
+    print(write_runs(REPORT.load(), args.folder) if args.add else 1)
     return 0
 
 

@@ -41,6 +41,11 @@ class Report:
         """Path of the Markdown file."""
         return REPO / "docs/measurements" / f"{self.name}.md"
 
+    def load(self) -> dict[str, Any]:
+        """Return the content of the JSON file."""
+        content: dict[str, Any] = json.loads(self.results.read_text())
+        return content
+
     def write(self, results: dict[str, Any]) -> None:
         """Write the JSON file and the page."""
         self.results.write_text(f"{json.dumps(results, indent=2)}\n")
@@ -52,7 +57,7 @@ class Report:
 
     def is_current(self) -> bool:
         """Whether the page equals the text rendered from the JSON file."""
-        return self.page.read_text() == self.render(json.loads(self.results.read_text()))
+        return self.page.read_text() == self.render(self.load())
 
 
 def table(titles: Sequence[object], rows: Iterable[Iterable[object]], *, texts: int | None = None) -> list[str]:
