@@ -1,7 +1,7 @@
 """Runs the paper's experiment: every arm on every load, in VMs, one boot at a time.
 
-    python -m lab.measure.experiment run [--settings ..] [--shares ..] [--oversub ..] [--arms ..] [--seeds ..]
-    python -m lab.measure.experiment report
+    python -m lab.measure.experiment [--settings ..] [--shares ..] [--oversub ..] [--arms ..] [--seeds ..]
+    python -m lab.measure.experiment --report
 
 `lab.bed.trial` runs a trial in the guest. After a failed trial the others go on on a fresh boot; the next run tries it
 again. Trials measured with exactly the same code are skipped; trials measured with other code run last. Exit status: 0
@@ -11,14 +11,13 @@ if the wanted trials ran or the time is up, 1 if some failed, 125 if the test be
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 import itertools
 import json
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,23 +56,14 @@ TRIAL_HOST_SECONDS = 2400
 CALIBRATION_SECONDS = 180
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Kernel, machine, memory and speed of a booted guest."""
-
-    memory: str
-    kernel: str
-    machine: str
-    work: int
-
-
 class Guest:
-    """A booted VM that runs trials."""
+    """A booted VM that runs trials, with its kernel and its speed."""
 
-    def __init__(self, vm: Vm, memory: str) -> None:
+    def __init__(self, vm: Vm) -> None:
         self._vm = vm
         answer = self._ask(["calibrate", "--unit-cpu-ms", str(UNIT_CPU_MS)], timeout=CALIBRATION_SECONDS)
-        self.facts = Facts(memory, answer["kernel"], COUNTED_MACHINE, answer["work"])
+        self.kernel: str = answer["kernel"]
+        self.work: int = answer["work"]
 
     def run(self, trial: Trial, work: int) -> dict[str, Any]:
         """Run a trial and return its JSON.
@@ -94,14 +84,6 @@ class Guest:
             raise LabError(f"lab.bed.trial {words[0]} ended with status {done.returncode}: {said or 'without a word'}")
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer
-
-
-@contextlib.contextmanager
-def boot_vm(setting: str) -> Iterator[Guest]:
-    """Boot a VM for this setting, or raise LabError; remove the VM at the end."""
-    memory = MEMORY[setting]
-    with Vm(Machine(memory=memory, cpus=1, counted=True)) as vm:
-        yield Guest(vm, memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,24 +150,25 @@ class Driver:
         """Boot a guest, and run trials from `todo` until it is empty, the time is up, or a trial fails."""
         setting = todo[0].cell.setting
         code = code_of()
-        with boot_vm(setting) as guest:
-            boot = self._enter(guest.facts, setting, code)
+        with Vm(Machine(memory=MEMORY[setting], cpus=1, counted=True)) as vm:
+            guest = Guest(vm)
+            boot = self._enter(guest, setting, code)
             while todo and not self._time_is_up():
                 if not self._try(guest, boot, todo.popleft()):
                     return
 
-    def _enter(self, facts: Facts, setting: str, code: str) -> Boot:
+    def _enter(self, guest: Guest, setting: str, code: str) -> Boot:
         date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
         boot = Boot(
             number=self.results.next_boot(),
             setting=setting,
-            memory=facts.memory,
-            kernel=facts.kernel,
-            machine=facts.machine,
+            memory=MEMORY[setting],
+            kernel=guest.kernel,
+            machine=COUNTED_MACHINE,
             date=date,
             commit=commit_of(),
             code=code,
-            work=self.results.work_on(facts.kernel, facts.machine) or facts.work,
+            work=self.results.work_on(guest.kernel, COUNTED_MACHINE) or guest.work,
             bed=BED,
         )
         self.results.boots[boot.number] = boot
@@ -225,42 +208,30 @@ def _run(args: argparse.Namespace) -> int:
     return 1 if driver.failed else 0
 
 
-def _report(_args: argparse.Namespace) -> int:
-    say(publish(load(RESULTS), RESULTS.parent))
-    return 0
-
-
-def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line; `args.do` of the result is the function to call."""
-    parser = argparse.ArgumentParser(prog="scripts/bench experiment", description="The paper's experiment, measured.")
-    actions = parser.add_subparsers(dest="action", required=True)
-    run = actions.add_parser(
-        "run", prog="scripts/bench experiment", help="run what is missing in docs/measurements/experiment.json"
-    )
-    run.add_argument("--settings", nargs="+", choices=tuple(ARMS), default=tuple(ARMS))
-    run.add_argument("--shares", nargs="+", type=int, choices=SHARES, default=SHARES, help="limit = capacity / share")
-    run.add_argument(
-        "--oversub", nargs="+", type=float, choices=OVERSUBSCRIPTIONS, default=OVERSUBSCRIPTIONS, metavar="RATIO"
-    )
-    run.add_argument("--arms", nargs="+", choices=ALL_ARMS, default=ALL_ARMS, metavar="ARM", help=", ".join(ALL_ARMS))
-    run.add_argument("--seeds", nargs="+", type=int, default=SEEDS, metavar="N", help="sets of jobs (default: 1 2 3)")
-    run.add_argument("--minutes", type=float, help="begin nothing that would not end in this time")
-    run.set_defaults(do=_run)
-    again = actions.add_parser("report", help="write docs/measurements/evaluation.md and its plots again")
-    again.set_defaults(do=_report)
-    return parser.parse_args(argv)
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    args = parse_arguments(argv)
+    parser = argparse.ArgumentParser(prog="scripts/bench experiment", description="The paper's experiment, measured.")
+    parser.add_argument("--settings", nargs="+", choices=tuple(ARMS), default=tuple(ARMS))
+    parser.add_argument("--shares", nargs="+", type=int, choices=SHARES, default=SHARES, help="capacity / limit")
+    parser.add_argument(
+        "--oversub", nargs="+", type=float, choices=OVERSUBSCRIPTIONS, default=OVERSUBSCRIPTIONS, metavar="RATIO"
+    )
+    parser.add_argument(
+        "--arms", nargs="+", choices=ALL_ARMS, default=ALL_ARMS, metavar="ARM", help=", ".join(ALL_ARMS)
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS, metavar="N", help="sets of jobs (1 2 3)")
+    parser.add_argument("--minutes", type=float, help="begin nothing that would not end in this time")
+    parser.add_argument("--report", action="store_true", help="only write evaluation.md and its plots again")
+    args = parser.parse_args(argv)
     end_by_signal()
     try:
-        status: int = args.do(args)
+        if args.report:
+            say(publish(load(RESULTS), RESULTS.parent))
+            return 0
+        return _run(args)
     except LabError as e:
         say(str(e))
         return EXIT_LOST
-    return status
 
 
 if __name__ == "__main__":
