@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.trees import wait_until
@@ -13,7 +14,7 @@ from lab.bed.kubepods import MIB, Kubepods, enable_controllers, remove_tree, wri
 from lab.bed.services import Namespaces, Plan, Services
 from lab.measure.liveness import STATES
 from lab.measure.liveness import run as run_liveness
-from lab.measure.probe import Result, run
+from lab.measure.probe import run
 from lab.vm.build import ensure_program
 from lab.vm.host import LabError
 
@@ -36,39 +37,39 @@ def parent() -> Iterator[Path]:
     remove_tree(path)
 
 
-def run_undisturbed(plan: Plan) -> Result:
+def run_undisturbed(plan: Plan) -> dict[str, Any]:
     """Run, and repeat with longer times while a run proves nothing about pauses.
 
     The machine itself stalled in it, or it was so slow that no pause has ended: only those count.
     """
     until = time.monotonic() + PATIENCE_S
     result = run(plan)
-    while (result.control.missed or not has_pauses(result)) and time.monotonic() < until:
+    while (result["control_missed"] or not has_pauses(result)) and time.monotonic() < until:
         result = run(replace(PLAN, hold_services=plan.hold_services))
-    if result.control.missed:
+    if result["control_missed"]:
         raise LabError("this machine stalls for longer than a probe waits")
     return result
 
 
-def has_pauses(result: Result) -> bool:
-    return result.batch.pauses + result.service.pauses > 0
+def has_pauses(result: dict[str, Any]) -> bool:
+    return bool(result["batch_pauses"] or result["service_pauses"])
 
 
-def assert_no_service_died(result: Result) -> None:
-    assert result.probes.answered > 0
-    assert result.probes.longest_run < 3
-    assert result.probes.kills == 0
-    assert result.daemon_exit_code == 0
+def assert_no_service_died(result: dict[str, Any]) -> None:
+    assert result["probes_answered"] > 0
+    assert result["longest_run_missed"] < 3
+    assert result["liveness_kills"] == 0
+    assert result["daemon_exit_code"] == 0
 
 
 def test_batch_is_paused_and_services_answer_their_probes() -> None:
     result = run_undisturbed(PLAN)
 
-    kinds = {name: name.partition("-")[0] for name in result.classified}
+    kinds = {name: name.partition("-")[0] for name in result["classified"]}
     assert len(kinds) == PLAN.services + PLAN.jobs
-    assert result.classified == kinds
-    assert result.batch.pauses > 0  # so memory was tight
-    assert result.service.paused_s < result.batch.paused_s
+    assert result["classified"] == kinds
+    assert result["batch_pauses"] > 0  # so memory was tight
+    assert result["service_paused_s"] < result["batch_paused_s"]
     assert_no_service_died(result)
 
 
@@ -80,10 +81,10 @@ def test_services_that_are_held_again_and_again_never_miss_three_probes_in_a_row
     """
     for _ in range(6):
         result = run_undisturbed(replace(PLAN, hold_services=True))
-        assert result.batch.pauses == 0
-        assert result.service.pauses > 0
+        assert result["batch_pauses"] == 0
+        assert result["service_pauses"] > 0
         assert_no_service_died(result)
-        if result.probes.missed:
+        if result["probes_missed"]:
             return
     pytest.fail("no probe met a pause in six runs")
 

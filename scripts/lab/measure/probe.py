@@ -40,7 +40,7 @@ from lab.bed.daemon_process import DaemonProcess
 from lab.bed.frame import own_bed, print_result
 from lab.bed.kubelet import Job, Kubelet, Progress
 from lab.bed.kubepods import MIB, Kubepods
-from lab.bed.services import Control, InNamespaces, Namespaces, Plan, Probes, Services
+from lab.bed.services import Control, InNamespaces, Namespaces, Plan, Services
 from lab.bed.stage import calibrate
 from lab.vm.build import ensure_program
 from lab.vm.host import LabError, say
@@ -74,59 +74,6 @@ def tell_apart(holds: Iterable[tuple[str, float]], services: set[str]) -> tuple[
     return service, batch
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The result of one run."""
-
-    seconds: float
-    classified: dict[str, str]
-    """The class that cgpause gives each pod at the end of the run, by name."""
-    probes: Probes
-    """Sums over all services; `longest_run` is of a single service."""
-    control: Probes
-    """Results of the control, which is never paused: the machine causes its misses."""
-    service: Held
-    batch: Held
-    oom_kills: int
-    batch_restarts: int
-    service_restarts: int
-    """Restarts of services for any reason: liveness and OOM kills."""
-    mean_use_pct: float
-    daemon_exit_code: int
-
-
-def to_json(result: Result, plan: Plan) -> dict[str, Any]:
-    """Return the result and the plan's durations as one flat object, with units in the names."""
-    probes = result.probes
-    return {
-        "seconds": round(result.seconds, 1),
-        "policy": Config().policy,
-        "scale": plan.scale,
-        "hold_services": plan.hold_services,
-        "period_s": plan.period * plan.scale,
-        "timeout_s": plan.timeout * plan.scale,
-        "failures": plan.failures,
-        "classified": result.classified,
-        "probes_sent": probes.answered + probes.missed,
-        "probes_answered": probes.answered,
-        "probes_missed": probes.missed,
-        "longest_run_missed": probes.longest_run,
-        "slowest_answer_ms": round(probes.slowest_answer_us / 1000, 1),
-        "liveness_kills": probes.kills,
-        "control_sent": result.control.answered + result.control.missed,
-        "control_missed": result.control.missed,
-        **{f"service_{name}": value for name, value in asdict(result.service).items()},
-        **{f"batch_{name}": value for name, value in asdict(result.batch).items()},
-        "oom_kills": result.oom_kills,
-        "batch_restarts": result.batch_restarts,
-        "service_restarts": result.service_restarts,
-        "mean_use_pct": round(result.mean_use_pct, 1),
-        "daemon_exit_code": result.daemon_exit_code,
-        "kernel": platform.release(),
-        "cpus": os.cpu_count(),
-    }
-
-
 def make_jobs(plan: Plan, worker: Path, work: int) -> list[Job]:
     """Return batch jobs that never end: each keeps half of its limit and grows towards the limit and back, for ever."""
     limit = plan.job_mib * MIB
@@ -145,17 +92,21 @@ def classify(tree: Kubepods, config: Config) -> dict[str, str]:
         pods.close()
 
 
-def run_in(parent: Path, folder: Path, plan: Plan) -> Result:
-    """Run a plan in this slice and this folder, and return its result.
+def run(plan: Plan) -> dict[str, Any]:
+    """Run a plan in its own slice and folder; return the result and the plan's durations for JSON.
+
+    Probes and restarts of services are sums over all of them, `longest_run_missed` is a single service's. A service
+    restarts after liveness and OOM kills. The control is never paused: the machine causes its misses.
 
     Raises:
         LabError: the node did not become full in time, or the bed failed.
     """
-    worker, program = ensure_program("worker"), ensure_program("service")
-    work = calibrate(worker, plan.unit_cpu_ms)
-    config = folder / "config.toml"
-    config.write_text(config_text(plan))
     with ExitStack() as stack:
+        parent, folder = stack.enter_context(own_bed("probe"))
+        worker, program = ensure_program("worker"), ensure_program("service")
+        work = calibrate(worker, plan.unit_cpu_ms)
+        config = folder / "config.toml"
+        config.write_text(config_text(plan))
         tree = stack.enter_context(
             Kubepods(parent, folder / "log", plan.capacity_mib * MIB, Namespaces.sandbox(worker))
         )
@@ -188,25 +139,34 @@ def run_in(parent: Path, folder: Path, plan: Plan) -> Result:
         classified = classify(tree, parse_config(config_text(plan), str(config)))
         code = daemon.stop()
         service, rest = tell_apart(daemon.log.holds, services.uids)
-        return Result(
-            seconds=full_at_s[-1] - full_at_s[0],
-            classified=classified,
-            probes=services.probes,
-            control=control.probes,
-            service=service,
-            batch=rest,
-            oom_kills=outcome.oom_kills,
-            batch_restarts=outcome.restarts,
-            service_restarts=services.restarts,
-            mean_use_pct=100 * sum(use) / len(use),
-            daemon_exit_code=code,
-        )
-
-
-def run(plan: Plan) -> Result:
-    """Make a slice and a folder, run a plan in them, and remove both."""
-    with own_bed("probe") as (parent, folder):
-        return run_in(parent, folder, plan)
+        probes = services.probes
+        return {
+            "seconds": round(full_at_s[-1] - full_at_s[0], 1),
+            "policy": Config().policy,
+            "scale": plan.scale,
+            "hold_services": plan.hold_services,
+            "period_s": plan.period * plan.scale,
+            "timeout_s": plan.timeout * plan.scale,
+            "failures": plan.failures,
+            "classified": classified,
+            "probes_sent": probes.answered + probes.missed,
+            "probes_answered": probes.answered,
+            "probes_missed": probes.missed,
+            "longest_run_missed": probes.longest_run,
+            "slowest_answer_ms": round(probes.slowest_answer_us / 1000, 1),
+            "liveness_kills": probes.kills,
+            "control_sent": control.probes.answered + control.probes.missed,
+            "control_missed": control.probes.missed,
+            **{f"service_{name}": value for name, value in asdict(service).items()},
+            **{f"batch_{name}": value for name, value in asdict(rest).items()},
+            "oom_kills": outcome.oom_kills,
+            "batch_restarts": outcome.restarts,
+            "service_restarts": services.restarts,
+            "mean_use_pct": round(100 * sum(use) / len(use), 1),
+            "daemon_exit_code": code,
+            "kernel": platform.release(),
+            "cpus": os.cpu_count(),
+        }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -216,7 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=default.seconds, help="how long (%(default)s)")
     parser.add_argument("--hold-services", action="store_true", help="protect batch, freeze services")
     plan = Plan(**vars(parser.parse_args(argv)))
-    return print_result("probe", lambda: to_json(run(plan), plan))
+    return print_result("probe", lambda: run(plan))
 
 
 if __name__ == "__main__":
