@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from cgpause.config.settings import Config
 from cgpause.offline.parallel import cpus, do_all
 from cgpause.offline.simulate.load import Load
 from cgpause.offline.simulate.presets import PRESETS
-from cgpause.offline.simulate.run import GroupOutcome, Outcome, simulate
+from cgpause.offline.simulate.run import Outcome, simulate
 from cgpause.offline.simulate.workload import make_load
 from lab.bed.frame import print_result
 from lab.measure.policy_hour import hour
@@ -90,15 +90,11 @@ def figures_of(outcome: Outcome) -> dict[str, Any]:
         "finished": outcome.finished,
         "total_s": outcome.total_s,
         "restarts": outcome.restarts,
-        "probe_kills": _total(outcome.groups, "probe_kills"),
+        "probe_kills": sum(group.probe_kills for group in outcome.groups),
         "pauses": outcome.pauses,
         "longest_batch_pause_s": max(group.longest_pause_s for group in jobs),
         "urgent_s": urgent[0] if urgent else None,
     }
-
-
-def _total(groups: Iterable[GroupOutcome], name: str) -> int:
-    return sum(getattr(group, name) for group in groups)
 
 
 def do(task: Task) -> dict[str, Any]:

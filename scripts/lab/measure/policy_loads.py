@@ -17,6 +17,7 @@ from cgpause.offline.simulate.pods import MIB, Behaviour, Probe, SimPod, Step, f
 from cgpause.offline.simulate.presets import PRESETS
 from cgpause.offline.simulate.workload import make_load
 from lab.measure.policy_node import CAPACITY, GIB, Node
+from lab.measure.stock_loads import suffix
 
 _EVER: Final = math.inf
 
@@ -230,18 +231,13 @@ def _unlimited(chance: Random, at_once: int, peaks: tuple[float, float], rounds:
     """Return the pods of one ReplicaSet, of which `at_once` run; when a pod has finished, the next one starts."""
     pods = [
         SimPod(
-            f"unlimited-7d9f8b6c5d-{_suffix(chance)}",
+            f"unlimited-7d9f8b6c5d-{suffix(chance)}",
             Wave(100 * MIB, int(chance.uniform(*peaks) * CAPACITY), chance.uniform(50, 300) * MIB, rounds, stay_s=1.0),
             request_bytes=CAPACITY // at_once,
         )
         for n in range(4 * at_once)
     ]
     return Node(pods, cpus=4 if at_once < 4 else 8, queued=True)
-
-
-def _suffix(chance: Random) -> str:
-    """Return five letters as Kubernetes appends them to a pod's name."""
-    return "".join(chance.choices("bcdfghjklmnpqrstvwxz2456789", k=5))
 
 
 def _waiting(chance: Random) -> Node:
