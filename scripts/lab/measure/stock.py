@@ -161,13 +161,23 @@ def summarize(
     }
 
 
-def measure_peaks(worker: Path, parent: Path, folder: Path, inputs: Path) -> dict[str, int]:
-    """Run each real program alone, and return the peak of its container's memory in bytes.
+def measure_peaks(worker: Path, inputs: Path) -> dict[str, int]:
+    """Write the programs' inputs, run each program alone, and return the peak of its container's memory in bytes.
 
     Each program runs twice, and the second run counts: the first one reads its files into the page cache.
+
+    Raises:
+        LabError: a program is missing or failed.
     """
+    missing = [name for name in COMMANDS if not shutil.which(name)]
+    if missing:
+        raise LabError(f"not installed here: {', '.join(missing)} (scripts/vm run --programs has them)")
+    stock_loads.write_inputs(inputs)
     peaks = {}
-    with Kubepods(parent, folder / "log", 1 << 40, (str(worker), "pause")) as tree:
+    with (
+        own_bed("stock") as (parent, folder),
+        Kubepods(parent, folder / "log", 1 << 40, (str(worker), "pause")) as tree,
+    ):
         for name in PROGRAMS:
             for _ in range(2):
                 peaks[name] = _measure_peak(tree, name, inputs)
@@ -188,18 +198,6 @@ def _measure_peak(tree: Kubepods, name: str, inputs: Path) -> int:
     return peak
 
 
-def prepare() -> Tools:
-    """Check that this machine can run the loads, and measure its speed.
-
-    Raises:
-        LabError: it cannot.
-    """
-    need_root()
-    stay_alive()
-    worker = ensure_program("worker")
-    return Tools(worker, calibrate(worker, UNIT_CPU_MS))
-
-
 def run_alone(name: str, arm: str, seed: int, load: Load, worker: Path, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
     """Run one trial in a new slice and folder, remove them, and return the result."""
     say(f"{name}, {arm}, seed {seed}: {load.count} jobs on {load.capacity_bytes / MIB:.0f} MiB")
@@ -210,19 +208,25 @@ def run_alone(name: str, arm: str, seed: int, load: Load, worker: Path, timeout_
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Run all loads and arms, one seed after the other; return the result to print."""
-    tools = prepare()
+    """Run all loads and arms, one seed after the other; return the result to print.
+
+    Raises:
+        LabError: this machine cannot run the loads, or a run failed.
+    """
+    need_root()
+    stay_alive()
+    worker = ensure_program("worker")
+    tools = Tools(worker, calibrate(worker, UNIT_CPU_MS))
     names = args.loads or [*LOADS, REAL_PROGRAMS]
     trials: list[dict[str, Any]] = []
     peaks: dict[str, int] = {}
     with own_folder(Path("/run/cgpause-stock-inputs")) as inputs:
         if REAL_PROGRAMS in names:
-            peaks = _peaks_here(tools.worker, inputs)
+            peaks = measure_peaks(worker, inputs)
         for seed in args.seeds or SEEDS:
             for name in names:
-                for arm in ARMS:
-                    load = make_load(name, seed, tools, peaks, inputs)
-                    trials.append(run_alone(name, arm, seed, load, tools.worker))
+                load = stock_loads.programs(seed, peaks, inputs) if name == REAL_PROGRAMS else LOADS[name](seed, tools)
+                trials += [run_alone(name, arm, seed, load, worker) for arm in ARMS]
     return {
         "kernel": platform.release(),
         "machine": platform.machine(),
@@ -233,20 +237,6 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "peaks_mib": {name: round(peak / MIB, 1) for name, peak in peaks.items()},
         "trials": trials,
     }
-
-
-def make_load(name: str, seed: int, tools: Tools, peaks: Mapping[str, int], inputs: Path) -> Load:
-    """Return a load by its name."""
-    return stock_loads.programs(seed, peaks, inputs) if name == REAL_PROGRAMS else LOADS[name](seed, tools)
-
-
-def _peaks_here(worker: Path, inputs: Path) -> dict[str, int]:
-    missing = [name for name in COMMANDS if not shutil.which(name)]
-    if missing:
-        raise LabError(f"not installed here: {', '.join(missing)} (scripts/vm run --programs has them)")
-    stock_loads.write_inputs(inputs)
-    with own_bed("stock") as (parent, folder):
-        return measure_peaks(worker, parent, folder, inputs)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
