@@ -41,20 +41,20 @@ _READY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A way to pause the pod, and the work of its service meanwhile."""
+    """A way to pause the pod, by default none, and the work of its service meanwhile."""
 
     name: str
-    file: str = ""
-    value: str = ""
-    back: str = ""
+    file: str = "cpu.max"
+    value: str = "max 100000"
+    back: str = "max 100000"
     busy: bool = False
 
 
 STATES: Final = (
     State("running"),
     State("running, busy", busy=True),
-    State("throttled", "cpu.max", "1000 100000", "max 100000"),
-    State("throttled, busy", "cpu.max", "1000 100000", "max 100000", busy=True),
+    State("throttled", value="1000 100000"),
+    State("throttled, busy", value="1000 100000", busy=True),
     State("frozen", "cgroup.freeze", "1", "0"),
 )
 
@@ -165,14 +165,12 @@ def measure(stage: Stage, count: int, states: Sequence[State]) -> list[Asked]:
         container = stage.serve(busy=state.busy)
         stage.await_answer()
         file = stage.tree.pod_path(stage.pod) / state.file
-        if state.file:
-            write(file, state.value)
+        write(file, state.value)
         for kind in (*NETWORK, EXEC):
             answers = stage.run_in(container, count) if kind == EXEC else stage.ask(kind, count)
             asked.append(add_up(state.name, kind, answers))
             say(f"{asked[-1]}")
-        if state.file:
-            write(file, state.back)
+        write(file, state.back)
         stage.await_answer()  # the service must work again after any kind of pause
         stage.stop(container)
     return asked

@@ -33,13 +33,12 @@ WAITS: Final = 20
 """Number of waits in each state."""
 PERIOD_S: Final = 0.13
 """Time in seconds from the end of one wait to the start of the next: not a multiple of a quota's period."""
-UNHELD: Final = "max 100000"
 
 
 STATES: Final = (
-    State("running", "cpu.max", UNHELD, UNHELD),
-    State("throttled, 1001 µs in 100 ms", "cpu.max", "1001 100000", UNHELD),
-    State("throttled, 1000 µs in 1 s (refused by cgpause)", "cpu.max", "1000 1000000", UNHELD),
+    State("running"),
+    State("throttled, 1001 µs in 100 ms", value="1001 100000"),
+    State("throttled, 1000 µs in 1 s (refused by cgpause)", value="1000 1000000"),
     State("frozen", "cgroup.freeze", "1", "0"),
 )
 

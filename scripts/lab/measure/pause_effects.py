@@ -48,12 +48,12 @@ _READY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A way to pause the pod: `times` pauses of `paused_s`, `running_s` apart."""
+    """A way to pause the pod, by default none: `times` pauses of `paused_s`, `running_s` apart."""
 
     name: str
-    file: str = ""
-    paused: str = ""
-    running: str = ""
+    file: str = "cpu.max"
+    paused: str = "max 100000"
+    running: str = "max 100000"
     paused_s: float = 0.0
     running_s: float = 0.0
     times: int = 1
@@ -293,11 +293,9 @@ def measure(tree: Kubepods, folder: Path, arm: Arm) -> Effects:
 def _pause(path: Path, folder: Path, arm: Arm) -> None:
     for _ in range(arm.times):
         _await_transaction(folder)
-        if arm.file:
-            write(path / arm.file, arm.paused)
+        write(path / arm.file, arm.paused)
         time.sleep(arm.paused_s)
-        if arm.file:
-            write(path / arm.file, arm.running)
+        write(path / arm.file, arm.running)
         time.sleep(arm.running_s)
 
 
