@@ -32,7 +32,7 @@ from cgpause.kernel.process import raise_descriptor_limit
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
 from cgpause.policy.decide import State, decide
-from lab.bed.kubepods import enable_controllers, make_cgroup, make_uid, remove_tree, scope_name, write
+from lab.bed.kubepods import enable_controllers, make_cgroup, make_uid, remove_tree, scope_name
 from lab.measure.bench_node import USED_SHARE, BusyNode
 from lab.vm.build import ensure_program
 from lab.vm.host import say
@@ -102,10 +102,7 @@ class BenchTree:
 
     def set_limit(self, limit: int) -> None:
         """Set the kubepods limit."""
-        if self.real:
-            write(self.kubepods / "memory.max", str(limit))
-        else:
-            (self.kubepods / "memory.max").write_text(f"{limit}\n")
+        (self.kubepods / "memory.max").write_text(f"{limit}\n")
 
     def remove(self) -> None:
         """Remove what `build` made; an ordinary tree goes with its folder."""
@@ -200,23 +197,6 @@ def _ticks_for(run: Callable[[int], int]) -> int:
     """Return the number of ticks in a round of about 0.2 s."""
     run(5)
     return max(5, int(0.2e9 / (run(5) / 5)))
-
-
-def cpu_ns(pid: int) -> int:
-    """Return the CPU time of a process, in ns."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
-
-
-def status(pid: int, key: str) -> int:
-    """Return a number from /proc/PID/status.
-
-    Raises:
-        SystemExit: the file has no such key.
-    """
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(f"{key}:"):
-            return int(line.split()[1])
-    raise SystemExit(f"bench: no {key} in /proc/{pid}/status")
 
 
 def measure_reaction(tree: BenchTree, pods: int) -> dict[str, Any]:

@@ -25,9 +25,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from cgpause.telemetry.trace.read import load_trace
 from lab.bed.kubepods import MIB
-from lab.measure.bench import GIB, USUAL_PODS, BenchTree, cpu_ns, environment, status
+from lab.measure.bench import GIB, USUAL_PODS, BenchTree, environment
 from lab.vm.host import say
 
 SETTLE_S = 15.0
@@ -44,12 +46,16 @@ class _Usage:
     """Meter of a process's CPU time, from the meter's creation on."""
 
     def __init__(self, pid: int) -> None:
-        self._pid, self._before_ns, self._began_s = pid, cpu_ns(pid), time.monotonic()
+        self._pid = pid
+        self._before_ns, self._began_s = self._cpu_ns(), time.monotonic()
+
+    def _cpu_ns(self) -> int:
+        return int(Path(f"/proc/{self._pid}/schedstat").read_text().split()[0])
 
     def figures(self) -> tuple[int, float, float]:
         """Return the CPU time in ns and the elapsed seconds so far, and the resident memory now in MiB."""
-        used_ns, took_s = cpu_ns(self._pid) - self._before_ns, time.monotonic() - self._began_s
-        return used_ns, took_s, round(status(self._pid, "VmRSS") / 1024, 1)
+        used_ns, took_s = self._cpu_ns() - self._before_ns, time.monotonic() - self._began_s
+        return used_ns, took_s, round(psutil.Process(self._pid).memory_info().rss / MIB, 1)
 
 
 def _command(tree: BenchTree, *words: str) -> list[str]:

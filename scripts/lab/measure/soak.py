@@ -14,6 +14,7 @@ wrong and no figure grew, 3 otherwise, 1 on an error of the bed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import platform
 import random
@@ -25,6 +26,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+import psutil
 
 from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism, Owner
@@ -67,16 +70,12 @@ class Sample(NamedTuple):
 
 def sample(pid: int) -> Sample:
     """Read a process's descriptors, inotify watches and memory."""
-    proc = Path(f"/proc/{pid}")
-    numbers = [entry.name for entry in (proc / "fd").iterdir()]
+    process = psutil.Process(pid)
     watches = 0
-    for number in numbers:
-        try:
-            watches += (proc / "fdinfo" / number).read_text().count("inotify wd:")
-        except FileNotFoundError:  # closed meanwhile
-            continue
-    (resident,) = [line for line in (proc / "status").read_text().splitlines() if line.startswith("VmRSS:")]
-    return Sample(len(numbers), watches, int(resident.split()[1]))
+    for descriptor in Path(f"/proc/{pid}/fdinfo").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            watches += descriptor.read_text().count("inotify wd:")
+    return Sample(process.num_fds(), watches, process.memory_info().rss // 1024)
 
 
 def find_growth(samples: Sequence[Sample], pods: int) -> list[str]:
