@@ -20,19 +20,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from cgpause.ledger.record import XATTR
 from lab.bed.frame import wait_until
+from lab.bed.kubepods import read_keyed
 from lab.measure.realnode.image import IMAGE
-from lab.vm.host import REPO, LabError
+from lab.vm.host import REPO, run_tool
 
-CGROUPS = Path("/sys/fs/cgroup")
-KUBEPODS = CGROUPS / "kubepods.slice"
+KUBEPODS = Path("/sys/fs/cgroup/kubepods.slice")
 MANIFESTS = Path("/etc/kubernetes/manifests")
 OUT = Path("/run/realnode")
 """Folder in which a pod that SIGTERM ended leaves a file."""
 BUNDLE = Path("/opt/cgpause/with/bundle.tar")
 WHEELS = Path("/opt/cgpause/wheels")
 STATE = Path("/var/lib/cgpause")
-XATTR = "user.cgpause"
 
 _GUEST = Path(__file__).parent / "guest"
 _FILES = {
@@ -143,14 +143,10 @@ def command(*words: str | Path) -> str:
     """Run a command in the guest and return its output.
 
     Raises:
-        LabError: the command failed.
+        ToolError: the command failed.
     """
     # Without the lab's PYTHONPATH, so that the installed cgpause runs, not the checkout's.
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False, env=env)
-    if done.returncode:
-        raise LabError(f"{words[0]} {words[1:]} failed: {done.stdout}{done.stderr}")
-    return done.stdout
+    return run_tool(words, env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"})
 
 
 def _await(what: str, is_there: Callable[[], bool]) -> None:
@@ -243,8 +239,7 @@ def capacity_bytes() -> int:
 
 def oom_kills() -> int:
     """Return the number of processes in pods that the OOM killer has killed."""
-    found = re.search(r"^oom_kill (\d+)$", (KUBEPODS / "memory.events").read_text(), re.MULTILINE)
-    return int(found[1]) if found else 0
+    return read_keyed(KUBEPODS / "memory.events")["oom_kill"]
 
 
 def pauses() -> dict[str, float]:
