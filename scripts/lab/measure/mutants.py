@@ -34,6 +34,14 @@ from lab.pages.mutants_report import GOAL_PCT, REPORT, pct
 from lab.pages.report import dated
 from lab.vm.host import REPO, LabError, say
 
+_GROWTH = ("tests/policy/test_growth.py", "tests/policy/test_growth_cache.py", "tests/policy/test_peaks.py")
+_RESERVE = (
+    "tests/policy/test_reserve.py",
+    "tests/policy/test_reserve_between.py",
+    "tests/policy/test_reserve_bounds.py",
+    "tests/policy/test_reserve_properties.py",
+    "tests/policy/test_reserve_histories.py",
+)
 TESTS = {
     "daemon/actuate": ("tests/daemon/actuate",),
     "daemon/brake": ("tests/daemon/brake",),
@@ -43,35 +51,13 @@ TESTS = {
     "ledger/plan": ("tests/ledger",),
     "policy/demand": ("tests/policy/test_demand.py", "tests/policy/test_demand_unlimited.py"),
     "policy/level": ("tests/daemon/brake",),
-    "policy/growth": (
-        "tests/policy/test_growth.py",
-        "tests/policy/test_growth_cache.py",
-        "tests/policy/test_peaks.py",
-    ),
-    "policy/learn": (
-        "tests/policy/test_growth.py",
-        "tests/policy/test_growth_cache.py",
-        "tests/policy/test_peaks.py",
-    ),
+    "policy/growth": _GROWTH,
+    "policy/learn": _GROWTH,
     "policy/hold": ("tests/policy/test_hold.py",),
     "policy/kinds": ("tests/policy/test_kinds.py",),
     "policy/peaks": ("tests/policy/test_peaks.py",),
-    "policy/reserve": (
-        "tests/policy/test_reserve.py",
-        "tests/policy/test_reserve_between.py",
-        "tests/policy/test_reserve_bounds.py",
-        "tests/policy/test_sacrifice.py",
-        "tests/policy/test_reserve_properties.py",
-        "tests/policy/test_reserve_histories.py",
-    ),
-    "policy/serving": (
-        "tests/policy/test_serving.py",
-        "tests/policy/test_reserve.py",
-        "tests/policy/test_reserve_between.py",
-        "tests/policy/test_reserve_bounds.py",
-        "tests/policy/test_reserve_properties.py",
-        "tests/policy/test_reserve_histories.py",
-    ),
+    "policy/reserve": ("tests/policy/test_sacrifice.py", *_RESERVE),
+    "policy/serving": ("tests/policy/test_serving.py", *_RESERVE),
     "policy/protect": ("tests/policy/test_protect.py",),
     "restore": ("tests/restore",),
 }
@@ -113,18 +99,13 @@ class _DeleteStatement:
 
     def mutate(self, node: _Node, index: int) -> _Node:
         """Return the node without its statement."""
+        import parso  # noqa: PLC0415 - comes with cosmic-ray, which only this measurement needs
+
         assert index == 0
-        parsed = _parse("pass")
+        parsed = parso.parse("pass").children[0]
         parsed.prefix = node.get_first_leaf().prefix
         node.children[0] = parsed
         return node
-
-
-def _parse(text: str) -> _Node:
-    """Return the parso leaf of a keyword."""
-    import parso  # noqa: PLC0415 - comes with cosmic-ray, which only this measurement needs
-
-    return parso.parse(text).children[0]
 
 
 def _in_function(node: _Node) -> bool:
@@ -291,7 +272,7 @@ def measure(name: str, bed: Bed, sample: int | None) -> dict[str, Any]:
     Raises:
         LabError: the tests fail without a mutant.
     """
-    path, tests = bed.folder / "cgpause" / f"{name}.py", [test for test in TESTS[name] if (bed.folder / test).exists()]
+    path, tests = bed.folder / "cgpause" / f"{name}.py", TESTS[name]
     code = path.read_text()
     before, began_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     if not bed.passes(tests):
