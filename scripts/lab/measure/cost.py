@@ -87,15 +87,6 @@ class Usage(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """Memory of one cgroup's processes, and memory charged to the cgroup, in MiB."""
-
-    rss_mib: float
-    pss_mib: float
-    cgroup_mib: float
-
-
-@dataclass(frozen=True, slots=True)
 class Seen:
     """Lowest and highest memory use of the node while a daemon was measured, in percent."""
 
@@ -189,15 +180,15 @@ def read_usage(cgroup: Path) -> Usage:
     return Usage(read_keyed(cgroup / "cpu.stat")["usage_usec"], wakeups)
 
 
-def read_memory(cgroup: Path) -> Memory:
-    """Read the memory of a cgroup and of the processes in it."""
-    rss_kib = pss_kib = 0
-    for pid in _pids(cgroup):
-        fields = parse_kib(Path(f"/proc/{pid}/smaps_rollup").read_text())
-        rss_kib += fields["Rss"]
-        pss_kib += fields["Pss"]
-    charged = int((cgroup / "memory.current").read_text())
-    return Memory(round(rss_kib / 1024, 1), round(pss_kib / 1024, 1), round(charged / MIB, 1))
+def read_memory(cgroup: Path) -> dict[str, float]:
+    """Read the memory of the processes in a cgroup, and the memory charged to the cgroup, in MiB."""
+    # These figures are exact; those of statm and status are not (proc(5)).
+    rollups = [parse_kib(Path(f"/proc/{pid}/smaps_rollup").read_text()) for pid in _pids(cgroup)]
+    return {
+        "rss_mib": round(sum(fields["Rss"] for fields in rollups) / 1024, 1),
+        "pss_mib": round(sum(fields["Pss"] for fields in rollups) / 1024, 1),
+        "cgroup_mib": round(int((cgroup / "memory.current").read_text()) / MIB, 1),
+    }
 
 
 def parse_kib(text: str) -> dict[str, int]:
@@ -332,7 +323,7 @@ def measure(arm: Arm, node: Node) -> dict[str, Any]:
         "version": arm.version(),
         "cpu_pct": round((after.cpu_usec - before.cpu_usec) / elapsed_s / 1e4, 4),
         "wakeups_per_s": round((after.wakeups - before.wakeups) / elapsed_s, 2),
-        **asdict(memory),
+        **memory,
         **asdict(seen),
     }
 
