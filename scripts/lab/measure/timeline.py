@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.bed.arms import STOCK, Setting
-from lab.bed.daemon_process import OOM_SCORE_ADJ
-from lab.bed.frame import need_root, own_bed, print_result
+from lab.bed.frame import need_root, own_bed, print_result, stay_alive
 from lab.bed.kubelet import Event
 from lab.bed.stage import calibrate
 from lab.bed.trial import Observer, Plan, run_trial
@@ -70,8 +69,8 @@ def record(arm: str, work: int, worker: Path) -> dict[str, Any]:
 def record_all() -> dict[str, Any]:
     """Measure the speed of this machine, then run both arms."""
     need_root()
+    stay_alive()
     worker = ensure_program("worker")
-    Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
     work = calibrate(worker, UNIT_CPU_MS)
     return {"kernel": platform.release(), "arms": [record(arm, work, worker) for arm in ARMS]}
 
