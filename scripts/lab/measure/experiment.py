@@ -18,8 +18,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from lab.measure.experiment_results import (
@@ -86,36 +84,25 @@ class Guest:
         return answer
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A selection of trials."""
+def make_batches(wanted: argparse.Namespace) -> list[list[Trial]]:
+    """Return the trials that the command line names, a list for each boot: all with the first seed before the second.
 
-    settings: Sequence[str]
-    shares: Sequence[int]
-    oversubscriptions: Sequence[float]
-    arms: Sequence[str]
-    seeds: Sequence[int]
-
-    def batches(self) -> list[list[Trial]]:
-        """Return the trials, a list for each boot: all loads with the first seed before the second seed.
-
-        In a list, loads come in the order of OVERSUBSCRIPTIONS: the most telling ones first.
-        """
-        ratios = [ratio for ratio in OVERSUBSCRIPTIONS if ratio in self.oversubscriptions]
-        shares = [share for share in SHARES if share in self.shares]
-        batches = []
-        for seed, setting in itertools.product(self.seeds, self.settings):
-            cells = [Cell(setting, share, ratio) for ratio in ratios for share in shares]
-            batches.append([Trial(cell, seed, arm) for cell in cells for arm in cell.arms if arm in self.arms])
-        return [batch for batch in batches if batch]
+    In a list, loads come in the order of OVERSUBSCRIPTIONS: the most telling ones first.
+    """
+    ratios = [ratio for ratio in OVERSUBSCRIPTIONS if ratio in wanted.oversub]
+    shares = [share for share in SHARES if share in wanted.shares]
+    batches = []
+    for seed, setting in itertools.product(wanted.seeds, wanted.settings):
+        cells = [Cell(setting, share, ratio) for ratio in ratios for share in shares]
+        batches.append([Trial(cell, seed, arm) for cell in cells for arm in cell.arms if arm in wanted.arms])
+    return [batch for batch in batches if batch]
 
 
 class Driver:
     """Runs trials, and saves the results file after each one."""
 
-    def __init__(self, results: Results, path: Path) -> None:
+    def __init__(self, results: Results) -> None:
         self.results = results
-        self._path = path
         self._deadline: float | None = None
         self._longest_s = 0.0
         self._total = self._done = 0
@@ -187,7 +174,7 @@ class Driver:
         self._longest_s = max(self._longest_s, time.monotonic() - started)
         result = Result(trial, boot.number, figures(answer))
         self.results.add(result)
-        self.results.save(self._path)
+        self.results.save(RESULTS)
         late = ", timed out" if result.values["timed_out"] else ""
         counts = f"{result.number('restarts'):.0f} restarts, {result.number('total_s'):.1f} s{late}"
         say(f"[{self._done}/{self._total}] {trial}: {counts}")
@@ -196,10 +183,9 @@ class Driver:
 
 def _run(args: argparse.Namespace) -> int:
     """Run trials, and write the report on the whole file even after an error; return the exit status."""
-    driver = Driver(load(RESULTS), RESULTS)
+    driver = Driver(load(RESULTS))
     try:
-        wanted = Wanted(args.settings, args.shares, args.oversub, args.arms, args.seeds)
-        if not driver.run(wanted.batches(), minutes=args.minutes):
+        if not driver.run(make_batches(args), minutes=args.minutes):
             say("the time is up; the next run goes on from here")
     finally:
         say(publish(driver.results, RESULTS.parent))
