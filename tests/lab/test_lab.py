@@ -14,7 +14,6 @@ from lab.demo.report import Arm, Daemon, Machine, Plan, Restored, Result, broken
 from cgpause.config.load import parse_config
 from cgpause.config.settings import Config
 from cgpause.core import cgroup_names
-from cgpause.core.pod_names import parse_container_log, parse_pod_log_dir
 from cgpause.kernel import logfmt
 from cgpause.offline.simulate.kubelet import Backoff, request_bytes
 
@@ -68,13 +67,6 @@ def test_the_trees_names_are_those_cgpause_knows(tier: Tier) -> None:
     if tier is not Tier.GUARANTEED:
         assert cgroup_names.tier_class(path.parts[0]) is not None
     assert cgroup_names.container_id(scope_name("0" * 64)) == "0" * 64
-
-
-def test_the_log_folders_names_are_those_cgpause_reads() -> None:
-    uid = make_uid("x")
-
-    assert parse_pod_log_dir(f"demo_job-01_{uid}") == (uid, ("demo", "job-01"))
-    assert parse_container_log(f"job-01_demo_worker-{'0' * 64}.log") == ("0" * 64, "worker")
 
 
 def test_the_demo_runs_the_stock_configuration() -> None:

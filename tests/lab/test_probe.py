@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from lab.bed.services import Plan, Probes, add_up
-from lab.measure.probe import Held, config_text, tell_apart
-
-from cgpause.config.load import parse_config
-from cgpause.config.settings import Config
+from lab.bed.services import Probes, add_up
+from lab.measure.probe import Held, tell_apart
 
 
 def take_all(probes: Probes, verdicts: str) -> list[bool]:
@@ -48,10 +45,6 @@ def test_services_are_added_up_but_runs_are_those_of_one() -> None:
     total = add_up(services)
 
     assert (total.answered, total.missed, total.longest_run, total.slowest_answer_us) == (2, 3, 2, 900)
-
-
-def test_unscaled_the_daemon_runs_with_its_default_configuration() -> None:
-    assert parse_config(config_text(Plan()), "probe") == Config()
 
 
 def test_holds_are_told_apart_by_their_pods() -> None:

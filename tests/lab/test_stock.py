@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.bed.arms import CONFIG
+from lab.bed.arms import cgpause_config
 from lab.bed.kubelet import JobTimes, Outcome
 from lab.bed.kubepods import make_uid
 from lab.measure import stock
@@ -40,7 +40,7 @@ def test_a_seed_decides_sizes_and_starts() -> None:
 
 
 def test_no_pod_is_protected_by_the_stock_configuration() -> None:
-    config = parse_config(CONFIG.read_text(), "config.toml")
+    config = parse_config(cgpause_config("stock"), "config.toml")
     assert config == Config()
     for load in all_loads(1).values():
         for job in pods(load):

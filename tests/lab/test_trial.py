@@ -10,13 +10,9 @@ from lab.bed.trial import of_jobs
 from lab.vm.host import LabError
 
 from cgpause.config.load import parse_config
-from cgpause.config.settings import Config, HowPaused
+from cgpause.config.settings import HowPaused
 from cgpause.core.model import Policy
 from cgpause.offline.simulate.kubelet import oom_score_adj
-
-
-def test_the_stock_arm_has_the_defaults() -> None:
-    assert parse_config(cgpause_config("stock"), "stock") == Config()
 
 
 def test_the_watermark_arm_has_the_papers_parameters() -> None:
