@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,6 +54,7 @@ CGPAUSE = {
     "cgpause": "",
     "cgpause, memory_high off": "[memory_high]\nenabled = false\n",
 }
+"""Configurations of cgpause; it is measured with each of them, beside the peers as Debian packages them."""
 
 # A pod that has LOW bytes and grows to HIGH and back for ever. If both are equal, it sleeps.
 _WAVE = f"""
@@ -99,24 +98,6 @@ class Seen:
     kills: int
 
 
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """A daemon to measure; the context manager `running(place)` runs it and yields its cgroup."""
-
-    name: str
-    version: Callable[[], str]
-    running: Callable[[Place], AbstractContextManager[Path]]
-
-
-def make_arms() -> list[Arm]:
-    """Return the arms: cgpause with and without memory.high, and the peers as Debian packages them."""
-    ours = [
-        Arm(name, lambda: __version__, functools.partial(_cgpause, config=config)) for name, config in CGPAUSE.items()
-    ]
-    peers = [Arm(name, functools.partial(_package_version, name), functools.partial(_peer, name)) for name in PEERS]
-    return [*ours, *peers]
-
-
 @contextlib.contextmanager
 def _cgpause(place: Place, config: str) -> Iterator[Path]:
     """Run the daemon as a transient service with the settings of its unit that affect its cost; yield its cgroup."""
@@ -144,10 +125,6 @@ def _cgpause(place: Place, config: str) -> Iterator[Path]:
 def _peer(name: str, place: Place) -> Iterator[Path]:
     with peer(name, place) as running:
         yield running.cgroup
-
-
-def _package_version(name: str) -> str:
-    return run_tool(["dpkg-query", "--show", "--showformat=${Version}", name])
 
 
 def parse_wakeups(sched: str) -> int:
@@ -308,9 +285,11 @@ def _spec(name: str) -> PodSpec:
     return PodSpec(name, make_uid("cost", name), None, namespace="cost")
 
 
-def measure(arm: Arm, node: Node) -> dict[str, Any]:
+def measure(name: str, node: Node) -> dict[str, Any]:
     """Start one daemon, let it settle, measure it for SECONDS and stop it."""
-    with arm.running(node.place()) as cgroup:
+    ours = name in CGPAUSE
+    place = node.place()
+    with _cgpause(place, CGPAUSE[name]) if ours else _peer(name, place) as cgroup:
         time.sleep(SETTLE_S)
         before = read_usage(cgroup)
         start = time.monotonic()
@@ -319,8 +298,8 @@ def measure(arm: Arm, node: Node) -> dict[str, Any]:
         elapsed_s = time.monotonic() - start
         memory = read_memory(cgroup)
     return {
-        "name": arm.name,
-        "version": arm.version(),
+        "name": name,
+        "version": __version__ if ours else run_tool(["dpkg-query", "--show", "--showformat=${Version}", name]),
         "cpu_pct": round((after.cpu_usec - before.cpu_usec) / elapsed_s / 1e4, 4),
         "wakeups_per_s": round((after.wakeups - before.wakeups) / elapsed_s, 2),
         **memory,
@@ -356,11 +335,11 @@ def measure_phase(phase: str) -> dict[str, Any]:
             Kubepods(parent, folder / "log", total_bytes * 8 // 10, sandbox) as tree,
         ):
             node = Node(tree, USUAL_PODS)
-            for arm in make_arms():
-                say(f"{phase}: {arm.name}")
+            for daemon in (*CGPAUSE, *PEERS):
+                say(f"{phase}: {daemon}")
                 # Anew for each daemon, so that one daemon's changes do not affect the next.
                 with node.under_pressure() if phase == "pressure" else contextlib.nullcontext():
-                    daemons.append(measure(arm, node))
+                    daemons.append(measure(daemon, node))
     about = {**environment(), "memory_mib": round(total_bytes / MIB), "pods": USUAL_PODS}
     return {"kind": "cost", **about, "phases": [{"phase": phase, "seconds": SECONDS, "daemons": daemons}]}
 
