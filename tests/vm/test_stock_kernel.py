@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from lab.bed.stage import calibrate
-from lab.measure.stock import NONE, STOCK, run_alone
+from lab.measure.stock import NONE, STOCK, Trial, run_trial
 from lab.measure.stock_loads import Load, Tools, idle, nolimit, waiting
 from lab.vm.build import ensure_program
 
@@ -30,9 +30,10 @@ def tools() -> Tools:
 
 def run_both(name: str, seed: int, load: Load, tools: Tools) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run both arms; the arm with the daemon stops after 2 * SLOWER times the time of the other plus SLACK_S."""
-    none = run_alone(name, NONE, seed, load, tools.worker, PATIENCE_S)
+    none = run_trial(Trial(name, NONE, seed, load, PATIENCE_S), tools.worker)
     assert none["all_finished"], "the bed is too slow for this load, whatever the daemon does"
-    return none, run_alone(name, STOCK, seed, load, tools.worker, 2 * SLOWER * none["total_s"] + SLACK_S)
+    longest_s = 2 * SLOWER * none["total_s"] + SLACK_S
+    return none, run_trial(Trial(name, STOCK, seed, load, longest_s), tools.worker)
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
@@ -45,7 +46,7 @@ def test_idle_pods_do_not_stop_large_jobs(tools: Tools, seed: int) -> None:
     longest_s, probe_restarts = none["total_s"], none["probe_restarts"]
     if with_daemon["total_s"] > SLOWER * longest_s + SLACK_S or with_daemon["probe_restarts"] > probe_restarts:
         # The host may have become busier after the first run: run it once more, and the worse of the two counts.
-        again = run_alone("idle", NONE, seed, load, tools.worker, PATIENCE_S)
+        again = run_trial(Trial("idle", NONE, seed, load, PATIENCE_S), tools.worker)
         longest_s, probe_restarts = max(longest_s, again["total_s"]), max(probe_restarts, again["probe_restarts"])
     assert with_daemon["probe_restarts"] <= probe_restarts
     assert with_daemon["total_s"] <= SLOWER * longest_s + SLACK_S

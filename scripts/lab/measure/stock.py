@@ -68,16 +68,18 @@ def _services(load: Load) -> Plan:
     return Plan(services=load.services, scale=1.0, capacity_mib=load.capacity_bytes // MIB, service_swing_mib=1)
 
 
-def run_trial(trial: Trial, worker: Path, parent: Path, folder: Path) -> dict[str, Any]:
-    """Run a trial in this slice and this folder, and return its result.
+def run_trial(trial: Trial, worker: Path) -> dict[str, Any]:
+    """Run a trial in a new slice and folder, remove them, and return the result.
 
     Raises:
         LabError: the daemon failed, or the bed.
     """
     load = trial.load
+    say(f"{trial.name}, {trial.arm}, seed {trial.seed}: {load.count} jobs on {load.capacity_bytes / MIB:.0f} MiB")
     names: dict[str, str] = {}
     use: list[float] = []
     with ExitStack() as stack:
+        parent, folder = stack.enter_context(own_bed("stock"))
         tree = stack.enter_context(Kubepods(parent, folder / "log", load.capacity_bytes, Namespaces.sandbox(worker)))
         namespaces = Namespaces(tree, folder / "netns")
         inside = InNamespaces(namespaces)
@@ -114,7 +116,9 @@ def run_trial(trial: Trial, worker: Path, parent: Path, folder: Path) -> dict[st
         result = summarize(trial, outcome, names, daemon.read_log().holds)
         if services is not None:
             result |= {"service_restarts": services.restarts, "probe_restarts": services.probes.kills}
-    return result | {"daemon_cpu_s": round(cpu_s, 2), "used_mean_pct": round(statistics.fmean(use), 1)}
+    result |= {"daemon_cpu_s": round(cpu_s, 2), "used_mean_pct": round(statistics.fmean(use), 1)}
+    say(json.dumps(result))
+    return result
 
 
 def _daemon(parent: Path, tree: Kubepods, folder: Path, log: Path) -> DaemonProcess:
@@ -198,15 +202,6 @@ def _measure_peak(tree: Kubepods, name: str, inputs: Path) -> int:
     return peak
 
 
-def run_alone(name: str, arm: str, seed: int, load: Load, worker: Path, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
-    """Run one trial in a new slice and folder, remove them, and return the result."""
-    say(f"{name}, {arm}, seed {seed}: {load.count} jobs on {load.capacity_bytes / MIB:.0f} MiB")
-    with own_bed("stock") as (parent, folder):
-        result = run_trial(Trial(name, arm, seed, load, timeout_s), worker, parent, folder)
-    say(json.dumps(result))
-    return result
-
-
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Run all loads and arms, one seed after the other; return the result to print.
 
@@ -226,7 +221,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         for seed in args.seeds or SEEDS:
             for name in names:
                 load = stock_loads.programs(seed, peaks, inputs) if name == REAL_PROGRAMS else LOADS[name](seed, tools)
-                trials += [run_alone(name, arm, seed, load, worker) for arm in ARMS]
+                trials += [run_trial(Trial(name, arm, seed, load), worker) for arm in ARMS]
     return {
         "kernel": platform.release(),
         "machine": platform.machine(),
