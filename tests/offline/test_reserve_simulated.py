@@ -35,7 +35,7 @@ def test_slow_growers_are_killed_less_often_than_without_control() -> None:
     uncontrolled.run(3600)
     controlled.run(3600)
     assert 0 < controlled.oom_kills < uncontrolled.oom_kills
-    assert controlled.pauses
+    assert any(pod.holds for pod in controlled.all_pods)
 
 
 def test_a_pod_is_spared_while_it_waits_for_its_next_container() -> None:

@@ -19,7 +19,7 @@ from cgpause.offline.parallel import cpus, do_all
 from cgpause.offline.simulate.load import Load
 from cgpause.offline.simulate.presets import PRESETS
 from cgpause.offline.simulate.run import Outcome, simulate
-from cgpause.offline.simulate.workload import make_load
+from cgpause.offline.simulate.workload import JobsOptions, NodesOptions, WorkloadOptions, make_load
 from lab.bed.frame import print_result
 from lab.measure.policy_hour import hour
 from lab.measure.policy_loads import ADVERSARIES, STARTING_CPUS, starting
@@ -53,6 +53,15 @@ RESERVE: Final = "reserve"
 ARMS: Final = (NONE, UNLIMITED, RESERVE)
 URGENT: Final = "urgent"
 _DIGITS: Final = 3
+WAITING: Final = {
+    f"{gib} GiB, {count} CPUs, limit 1/{share}": (gib, count, share)
+    for gib, count in ((1, 2), (4, 4), (8, 4), (16, 8), (64, 16))
+    for share in (12, 24)
+}
+"""Nodes of jobs that mostly wait: memory in GiB, CPUs, and the jobs that have the memory for their limits together."""
+WAITING_PAGE_US: Final = 2.0
+"""Time to touch a page: a core touches 2.2 GiB/s."""
+WAITING_IDLE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +69,7 @@ class Task:
     """One run."""
 
     part: str
-    """`presets`, `adversaries`, `starting` or `noise`."""
+    """`presets`, `waiting`, `adversaries`, `starting` or `noise`."""
     load: str
     arm: str
     cpus: int
@@ -74,6 +83,17 @@ def load_of(task: Task) -> Load:
     nodes = replace(workload.nodes, cpus=task.cpus, start_s=task.start_s)
     load = make_load(task.load, replace(workload, nodes=nodes))
     return load if task.arm != UNLIMITED else replace(load, machine=replace(load.machine, enforced=False))
+
+
+def waiting(name: str) -> Load:
+    """Return a load of WAITING: the paper's jobs, which sleep after each unit of memory instead of computing.
+
+    Each takes half of its limit at once. A small node is full before a daemon can act.
+    """
+    gib, count, share = WAITING[name]
+    nodes = NodesOptions(memory_mib=gib << 10, cpus=count, oversubscription_pct=150, page_us=WAITING_PAGE_US)
+    jobs = JobsOptions("job", 3 * share, (gib << 10) // share, unit_cpu_s=0.05, unit_idle_s=WAITING_IDLE_S)
+    return make_load(name, WorkloadOptions(nodes=nodes, jobs=(jobs,)))
 
 
 def config_of(arm: str) -> Config | None:
@@ -102,6 +122,8 @@ def do(task: Task) -> dict[str, Any]:
     match task.part:
         case "presets":
             found = figures_of(simulate(load_of(task), config_of(task.arm), task.seed))
+        case "waiting":
+            found = figures_of(simulate(waiting(task.load), config_of(task.arm), task.seed))
         case "adversaries":
             found = run(ADVERSARIES[task.load].node(task.seed), config_of(task.arm), task.seed).figures()
         case "starting":
@@ -132,6 +154,12 @@ def tasks(seeds: Sequence[int]) -> list[Task]:
             for seed in seeds
         ),
         *(
+            Task("waiting", name, arm, count, seed)
+            for name, (_, count, _) in WAITING.items()
+            for arm in (NONE, RESERVE)
+            for seed in more
+        ),
+        *(
             Task("adversaries", name, arm, one.node(seeds[0]).cpus, seed)
             for name, one in ADVERSARIES.items()
             for arm in (NONE, RESERVE)
@@ -155,7 +183,7 @@ def simulate_all(seeds: Sequence[int]) -> dict[str, Any]:
     planned.sort(key=lambda task: task.part != "noise")
     done = do_all(do, planned, cpus())
     results: dict[str, Any] = {"seeds": list(seeds), "load_seeds": load_seeds(seeds)}
-    for part in ("presets", "adversaries", "starting", "noise"):
+    for part in ("presets", "waiting", "adversaries", "starting", "noise"):
         results[part] = [one for task, one in zip(planned, done, strict=True) if task.part == part]
     return results
 

@@ -17,6 +17,8 @@ from lab.measure.policy_bed import (
     SLOW_START_S,
     UNLIMITED,
     URGENT,
+    WAITING_IDLE_S,
+    WAITING_PAGE_US,
 )
 from lab.measure.policy_hour import GOAL_S, PODS
 from lab.measure.policy_loads import ADVERSARIES, STARTING
@@ -176,6 +178,21 @@ def _adversaries(cells: Sequence[Cell]) -> list[str]:
     return table([*titles, "longest pause, s"], rows, texts=1)
 
 
+def _waiting(cells: Sequence[Cell]) -> list[str]:
+    rows = [
+        [
+            cell.name,
+            *(f"{total(arm, 'restarts'):.0f}" for arm in (cell.none, cell.reserve)),
+            f"{total(cell.none, 'total_s') / len(cell.none):.0f}",
+            percent(cell.time, sign=True),
+            percent(cell.longest),
+        ]
+        for cell in cells
+    ]
+    titles = ["node and jobs", "restarts, none", "restarts", "time, none, s", "time", "longest pause"]
+    return table(titles, rows, texts=1)
+
+
 def _starting(cells: Sequence[Cell]) -> list[str]:
     rows = [
         [
@@ -219,6 +236,7 @@ def render(results: dict[str, Any]) -> str:
     (run,) = results["runs"]
     sizes = [(count, presets(run, count)) for count in CPUS]
     slow = [(count, start_s, presets(run, count, start_s)) for start_s in SLOW_START_S for count in SLOW_CPUS]
+    waiting = cells_of(run["waiting"], lambda one: str(one["load"]))
     adversaries = cells_of(run["adversaries"], lambda one: str(one["load"]))
     starting = cells_of(run["starting"], lambda one: f"{one['cpus']} CPUs")
     cells = [cell for _, mine in sizes for cell in mine]
@@ -228,7 +246,8 @@ def render(results: dict[str, Any]) -> str:
     by_probes = [sum(total(arm, "probe_kills") for arm in each) for each in _arms(starting)]
     kills = [sum(total(arm, "kills") for arm in each) for each in _arms(adversaries)]
     seeds = ", ".join(str(seed) for seed in run["seeds"])
-    lost = where_it_loses(cells), where_it_loses(slow_cells), where_it_loses(adversaries)
+    lost_waiting = where_it_loses(cell._replace(name=f"jobs that mostly wait, {cell.name}") for cell in waiting)
+    lost = where_it_loses(cells), where_it_loses(slow_cells), lost_waiting, where_it_loses(adversaries)
     lost_starting = where_it_loses(cell._replace(name=f"slow start, {cell.name}") for cell in starting)
     lines = [
         _HEAD,
@@ -236,8 +255,12 @@ def render(results: dict[str, Any]) -> str:
         "",
         f"**Slow container creation.** {summary(slow_cells)}",
         "",
+        f"**Jobs that mostly wait.** On {len(waiting) - len(lost_waiting)} of {len(waiting)} nodes the load takes at",
+        f"most {percent(SAME)} longer than without control; the nodes have {waiting[0].name.split(',')[0]} to",
+        f"{waiting[-1].name.split(',')[0]}.",
+        "",
         f"**Loads made to let it lose.** {kills[0]:.0f} kills, without control {kills[1]:.0f};",
-        f"it ended worse than without control in some respect on {len(lost[2])} of {len(adversaries)} loads.",
+        f"it ended worse than without control in some respect on {len(lost[3])} of {len(adversaries)} loads.",
         "",
         f"**Services that start slowly.** {by_probes[0]:.0f} containers killed by their probes,",
         f"without control {by_probes[1]:.0f}.",
@@ -271,6 +294,16 @@ def render(results: dict[str, Any]) -> str:
         f"The presets take {PRESET_START_S:g} s to create a container. With other times, as above:",
         "",
         *_grid(slow_columns, _cell_text, NAMES),
+        "",
+        "## Jobs that mostly wait",
+        "",
+        "The paper's jobs take half of their limit at once, then go up to it by eighths and back, three times, and",
+        f"sleep {WAITING_IDLE_S:g} s after each step. A page takes {WAITING_PAGE_US:g} µs, as on one core. The limits add",
+        "up to 150 % of the node's memory, and containers restart after kubelet's delays. A node of a few GiB is full",
+        "within 0.1 s, before the daemon may pause a new pod, and then paused pods keep memory that others need. Pauses",
+        "are shares of the load's time without control.",
+        "",
+        *_waiting(waiting),
         "",
         "## Loads made to let it lose",
         "",

@@ -22,7 +22,8 @@ LOADS: Final = {
     ),
     "waiting": (
         "the paper's jobs, which sleep for 2 s after each step instead of computing, and fill a page in 2 µs: a new "
-        "pod takes 4 % to 8 % of kubepods at once, within a single sample"
+        "pod takes 4 % to 8 % of kubepods at once, within a single sample; a node of more than a few GiB cannot be "
+        "filled so fast ([policy-bed.md](policy-bed.md))"
     ),
     "waiting-paced": (
         "`waiting`, but a page takes 40 µs as in `paper2`: a node with a hundredth of the memory must not be full a "
