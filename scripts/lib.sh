@@ -82,21 +82,12 @@ need_packages() {
 
 # tools_or_exit PKG...: on a system without apt, exit if a command of one of these packages is missing.
 tools_or_exit() {
-    local package tool missing=()
+    local package missing=()
     for package in "$@"; do
         case $package in
-            qemu-system-x86) tool=qemu-system-x86_64 ;;
-            openssh-client) tool=ssh ;;
-            e2fsprogs) tool=mke2fs ;;
-            util-linux) tool=setpriv ;;
-            uidmap) tool=newuidmap ;;
-            python3-venv) tool=python3 ;;
-            *) tool=$package ;;
+            libc6-dev | python3-venv) ;; # no command has this name; the compiler and Python say what they lack
+            *) command -v "$package" >/dev/null || missing+=("$package") ;;
         esac
-        if [[ $package == debian-archive-keyring ]]; then
-            continue
-        fi
-        command -v "$tool" >/dev/null || missing+=("$tool")
     done
     if ((${#missing[@]})); then
         say "this is not a Debian system (no apt-get); these commands are needed and missing: ${missing[*]}"

@@ -90,3 +90,11 @@ def test_a_host_that_cannot_run_it_natively_says_why_and_stays_as_it_is(checkout
     assert why.endswith("leave --native out to run in a VM")
     for program in ("apt-get", "vm", "python"):
         assert checkout.called(program) == []
+
+
+def test_without_apt_only_packages_with_a_command_can_be_missing() -> None:
+    needed = "tools_or_exit sh libc6-dev python3-venv nonesuch"
+    script = f"set -euo pipefail; . {REPO}/scripts/lib.sh; {needed}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr.rpartition(": ")[2]) == (1, "nonesuch\n")
