@@ -15,6 +15,11 @@ say() {
     printf '%s: %s\n' "$(basename "$0")" "$*" >&2
 }
 
+# usage: print the comment at the head of the script.
+usage() {
+    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+}
+
 # quietly WHAT CMD...: run CMD; show its output only if it fails.
 quietly() {
     local what=$1 log status=0
@@ -103,6 +108,19 @@ vm_host_or_exit() {
         say "the VM is made from Debian's packages for x86-64, on Debian; this host is ${id:-unknown} on $(uname -m)"
         exit 1
     fi
+}
+
+# cgroup_v2_mount: print the first cgroup v2 mount with the controllers without which no pod is ever paused; fail if
+# there is none.
+cgroup_v2_mount() {
+    local mount
+    while read -r mount; do
+        if grep -qsw cpu "$mount/cgroup.controllers" && grep -qsw memory "$mount/cgroup.controllers"; then
+            printf '%s\n' "$mount"
+            return 0
+        fi
+    done < <(awk '$3 == "cgroup2" {print $2}' /proc/self/mounts)
+    return 1
 }
 
 # find_python: print the first Python of at least 3.11 on PATH.
