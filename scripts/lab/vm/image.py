@@ -277,7 +277,7 @@ def ensure_image(cache: Path, suite: str = "", extra: Sequence[str] = (), *, pro
     source, arch = host_source()
     if arch != "amd64":
         raise LabError(f"the VM test bed knows amd64 hosts only; this one is {arch}")
-    packages = (*packages_of(suite, programs=programs), *extra)
+    packages = (*_packages_of(suite, programs=programs), *extra)
     if suite:
         source = replace(source, suite=suite)
     folder = cache / recipe_key(source.suite, arch, packages)
@@ -288,20 +288,12 @@ def ensure_image(cache: Path, suite: str = "", extra: Sequence[str] = (), *, pro
     return Image(folder, facts["kernel_release"], facts["python_version"])
 
 
-def packages_of(suite: str, *, programs: bool = False) -> tuple[str, ...]:
+def _packages_of(suite: str, *, programs: bool) -> Iterable[str]:
     """Return the packages of a suite, as arguments for apt."""
+    packages = [f"{KERNEL}/{suite}" if name == KERNEL and suite.endswith(BACKPORTS) else name for name in PACKAGES]
     if programs:
-        return (*_kernel_packages(suite), *PROGRAMS)
-    if not suite:
-        return (*PACKAGES, *PEERS, *MONITORING, *CONTAINERS, *RUNTIMES)
-    return _kernel_packages(suite)
-
-
-def _kernel_packages(suite: str) -> tuple[str, ...]:
-    packages = PACKAGES
-    if suite.endswith(BACKPORTS):
-        return tuple(f"{KERNEL}/{suite}" if name == KERNEL else name for name in packages)
-    return packages
+        return (*packages, *PROGRAMS)
+    return packages if suite else (*packages, *PEERS, *MONITORING, *CONTAINERS, *RUNTIMES)
 
 
 def _build(work: Path, source: AptSource, arch: str, packages: Iterable[str]) -> None:

@@ -10,7 +10,6 @@ import sys
 import tarfile
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -20,55 +19,31 @@ from release.wheels import build_wheel, pip
 from lab.vm.host import ToolError, building, run_tool, say
 from lab.vm.image import MKFS
 
-TEST_REQUIREMENTS = ("pytest", "hypothesis", "prometheus-client")
+TEST_REQUIREMENTS = r"(hypothesis|prometheus-client|pytest)(?![\w-])"
+"""Development tools that the guest's tests need, too."""
 PACKAGES_SIZE = "1G"  # sparse; leaves room for files of the guest
 NOT_SOURCE = frozenset({".git", ".venv", "dist", "__pycache__"})
 
 
-@dataclass(frozen=True, slots=True)
-class Requirements:
-    """The guest's Python packages: dependencies of cgpause and of its tests."""
-
-    runtime: tuple[str, ...]
-    tests: tuple[str, ...]
-
-
-def guest_requirements(pyproject: str) -> Requirements:
-    """Return the requirements of pyproject.toml without the tools that only run on the host."""
-    project = tomllib.loads(pyproject)["project"]
-    optional = dict(project.get("optional-dependencies", {}))
-    dev = [line for line in optional.pop("dev", []) if _name(line) in TEST_REQUIREMENTS]
-    extras = [line for lines in optional.values() for line in lines]
-    return Requirements(runtime=tuple(project.get("dependencies", [])), tests=tuple(dev + extras))
-
-
-def _name(requirement: str) -> str:
-    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0].lower()
-
-
-def packages_key(requirements: Requirements, python_version: str) -> str:
-    """Return the name of a disk with these packages."""
-    parts = ["1", python_version, *requirements.runtime, "|", *requirements.tests]
-    return f"packages-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:12]}"
-
-
 def ensure_packages(cache: Path, repo: Path, python_version: str) -> Path:
     """Return the disk for /opt/cgpause: site/ for imports, wheels/ for an offline install."""
-    requirements = guest_requirements((repo / "pyproject.toml").read_text())
-    folder = cache / packages_key(requirements, python_version)
+    project = tomllib.loads((repo / "pyproject.toml").read_text())["project"]
+    runtime = project["dependencies"]
+    tests = [line for line in project["optional-dependencies"]["dev"] if re.match(TEST_REQUIREMENTS, line)]
+    key = "\n".join(["1", python_version, *runtime, "|", *tests])
+    folder = cache / f"packages-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
     with building(folder) as work:
         if work is not None:
             say(f"fetching Python packages for the guest's Python {python_version}")
-            _build_packages(work, requirements, python_version)
+            _build_packages(work, runtime, tests, python_version)
     return folder / "packages.ext4"
 
 
-def _build_packages(work: Path, requirements: Requirements, python_version: str) -> None:
+def _build_packages(work: Path, runtime: Sequence[str], tests: Sequence[str], python_version: str) -> None:
     root = work / "root"
     for_guest = ["--only-binary=:all:", "--python-version", python_version]
-    run_tool([*pip(), "download", *for_guest, "-d", root / "wheels", *requirements.runtime])
-    everything = [*requirements.runtime, *requirements.tests]
-    run_tool([*pip(), "install", *for_guest, "--no-compile", "--target", root / "site", *everything])
+    run_tool([*pip(), "download", *for_guest, "-d", root / "wheels", *runtime])
+    run_tool([*pip(), "install", *for_guest, "--no-compile", "--target", root / "site", *runtime, *tests])
     python = _host_python(python_version)
     if python is None:
         say(f"no Python {python_version} here to compile the packages with: imports will be slow in the guest")
