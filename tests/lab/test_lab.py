@@ -8,11 +8,8 @@ import pytest
 from lab.bed.daemon_process import DaemonLog
 from lab.bed.kubelet import count_oom_kills, fits
 from lab.bed.kubepods import MIB, PodSpec, Tier, make_uid, pod_slice, scope_name
-from lab.demo.main import CONFIG
 from lab.demo.report import Arm, Daemon, Machine, Plan, Restored, Result, broken_claims, render, to_json
 
-from cgpause.config.load import parse_config
-from cgpause.config.settings import Config
 from cgpause.core import cgroup_names
 from cgpause.kernel import logfmt
 from cgpause.offline.simulate.kubelet import Backoff, request_bytes
@@ -69,10 +66,6 @@ def test_the_trees_names_are_those_cgpause_knows(tier: Tier) -> None:
     assert cgroup_names.container_id(scope_name("0" * 64)) == "0" * 64
 
 
-def test_the_demo_runs_the_stock_configuration() -> None:
-    assert parse_config(CONFIG, "demo") == Config()
-
-
 def test_the_daemons_log_is_counted_as_it_is_written() -> None:
     log = DaemonLog()
     paused = logfmt.fields(pod="demo/a", uid="u1", reason='memory "use" >= upper')
@@ -98,7 +91,6 @@ def make_result() -> Result:
     arm = Arm(30, 60.0, 26, 26, 12.5, 10.0, 20.0, Restored(30))
     return Result(
         plan=Plan(),
-        config=CONFIG,
         machine=Machine("6.1.0", "in a VM, emulated (TCG)", 2),
         work=1000,
         without=arm,

@@ -14,6 +14,7 @@ from cgpause.cli.top.app import export, open_reader
 from cgpause.config.load import load_config
 from cgpause.core.clock import now_ns
 from cgpause.core.paths import HISTORY_FILE
+from lab.bed.arms import CONFIG
 from lab.bed.daemon_process import DaemonLog
 
 PICTURE_S = 60.0
@@ -22,15 +23,15 @@ _EVERY_S = 1.0
 
 Goes = Callable[[DaemonLog], bool]
 """A function that is called several times a second; it returns False at the end."""
-Look = Callable[[Path, Path, Path, Path], AbstractContextManager[Goes]]
-"""A context manager that shows a cgroup root, with its log folder, and the daemon's configuration and state folder."""
+Look = Callable[[Path, Path, Path], AbstractContextManager[Goes]]
+"""A context manager that shows a cgroup root, with its log folder and the daemon's state folder."""
 
 
 @contextlib.contextmanager
-def in_terminal(root: Path, log_dir: Path, config: Path, state: Path) -> Iterator[Goes]:
+def in_terminal(root: Path, log_dir: Path, state: Path) -> Iterator[Goes]:
     """Show the dashboard in this terminal until the user quits."""
     argv = [sys.executable, "-m", "cgpause", "--cgroup-root", str(root), "--log-dir", str(log_dir)]
-    top = subprocess.Popen([*argv, "--config", str(config), "--state-dir", str(state), "top"])
+    top = subprocess.Popen([*argv, "--config", str(CONFIG), "--state-dir", str(state), "top"])
     try:
         yield lambda _: top.poll() is None
     finally:
@@ -42,11 +43,11 @@ def for_picture(file: Path) -> Look:
     """Save a frame as SVG as soon as it has a paused pod and sparklines."""
 
     @contextlib.contextmanager
-    def look(root: Path, log_dir: Path, config: Path, state: Path) -> Iterator[Goes]:
+    def look(root: Path, log_dir: Path, state: Path) -> Iterator[Goes]:
         begun_s = time.monotonic()
         due_s = begun_s
         history = str(state / HISTORY_FILE)
-        with open_reader(str(root), str(log_dir), load_config(str(config), must_exist=True), history) as reader:
+        with open_reader(str(root), str(log_dir), load_config(str(CONFIG), must_exist=True), history) as reader:
 
             def goes_on(log: DaemonLog) -> bool:
                 nonlocal due_s

@@ -23,6 +23,7 @@ from pathlib import Path
 from cgpause.cli.top.app import why_not_live
 from cgpause.core.errors import CgpauseError
 from cgpause.ledger.record import XATTR
+from lab.bed.arms import CONFIG
 from lab.bed.daemon_process import DaemonLog, DaemonProcess
 from lab.bed.frame import own_bed
 from lab.bed.kubelet import Event, EventKind, Kubelet, Outcome, Policy, Progress
@@ -33,9 +34,6 @@ from lab.demo.live import Look, for_picture, in_terminal
 from lab.demo.report import Arm, Daemon, Machine, Plan, Restored, Result, broken_claims, render, to_json
 from lab.vm.build import ensure_program
 from lab.vm.host import LabError, end_by_signal, say
-
-# The stock configuration: an empty file means the defaults, like the shipped one.
-CONFIG = ""
 
 _REPORT_S = 5.0
 _STOP_TIMEOUT_S = 120.0
@@ -78,7 +76,6 @@ class Demo:
         self.plan = plan
         self._parent = parent
         self._folder = folder
-        self._config_file = folder / "config.toml"
         self._worker = worker
         self._policy = Policy(plan.oversubscription, plan.backoff_scale)
 
@@ -89,7 +86,7 @@ class Demo:
         without = self.run_without(work)
         with_cgpause, daemon = self.run_with(work)
         seconds = time.monotonic() - started_s
-        return Result(self.plan, CONFIG, machine(), work, without, with_cgpause, daemon, seconds)
+        return Result(self.plan, machine(), work, without, with_cgpause, daemon, seconds)
 
     def run_looked_at(self, look: Look) -> DaemonLog:
         """Run endless jobs and the daemon for a dashboard."""
@@ -98,7 +95,7 @@ class Demo:
         state = self._folder / "state"
         state.mkdir()
         with self._tree("with") as tree, self._daemon(tree, "--state-dir", str(state)) as daemon:
-            with look(self._parent, tree.log_dir, self._config_file, state) as goes_on:
+            with look(self._parent, tree.log_dir, state) as goes_on:
 
                 def on_tick(_progress: Progress) -> None:
                     if not goes_on(daemon.read_log()):
@@ -149,8 +146,7 @@ class Demo:
         )
 
     def _daemon(self, tree: Kubepods, *options: str) -> DaemonProcess:
-        self._config_file.write_text(CONFIG)
-        return DaemonProcess(self._parent, tree.log_dir, self._config_file, self._folder / "cgpause.log", options)
+        return DaemonProcess(self._parent, tree.log_dir, CONFIG, self._folder / "cgpause.log", options)
 
     def _tree(self, name: str) -> Kubepods:
         sandbox = Namespaces.sandbox(self._worker)

@@ -82,7 +82,6 @@ class Result:
     """The whole demonstration."""
 
     plan: Plan
-    config: str
     machine: Machine
     work: int
     """Iterations after each unit, measured to take `Plan.unit_cpu_ms` on this machine."""
@@ -152,7 +151,6 @@ def to_json(result: Result) -> dict[str, object]:
         "ok": not broken,
         "broken_claims": broken,
         "plan": asdict(result.plan),
-        "config": result.config,
         "machine": asdict(result.machine),
         "work": result.work,
         "without": asdict(result.without),
