@@ -143,7 +143,10 @@ class Prober:
 
 
 class Namespaces:
-    """Named network namespaces of pods, as a runtime keeps them in /run/netns."""
+    """Named network namespaces of pods, as a runtime keeps them in /run/netns.
+
+    In the host's namespace other programs listen on ports, and cgpause would class every job as a service.
+    """
 
     def __init__(self, tree: Kubepods, folder: Path) -> None:
         """Begin without any name: an earlier run that was cut off left those of its pods in `folder`."""
@@ -166,30 +169,16 @@ class Namespaces:
         pid = await_netns(self._tree.pod_path(pod))
         (self._folder / pod.name).symlink_to(f"/proc/{pid}/ns/net")
 
-    def unlink(self, pod: PodSpec) -> None:
-        """Remove the name of a pod's namespace, so that a later pod of that name can have it."""
-        (self._folder / pod.name).unlink(missing_ok=True)
-
-
-@dataclass(frozen=True, slots=True)
-class InNamespaces:
-    """Puts each job into its own pod's network namespace, as a runtime does.
-
-    In the host's namespace other programs listen on ports, and cgpause would class every job as a service.
-    """
-
-    namespaces: Namespaces
-
     def jobs(self, jobs: Iterable[Job]) -> list[Job]:
         """Return the jobs with command lines that enter their pods' networks."""
-        return [replace(job, argv=self.namespaces.enter(job.name, *job.argv)) for job in jobs]
+        return [replace(job, argv=self.enter(job.name, *job.argv)) for job in jobs]
 
     def on_event(self, event: Event) -> None:
-        """Name a pod's network namespace when the pod's sandbox runs, and remove the name when the pod is removed."""
+        """Name a pod's namespace when its sandbox runs; remove the name with the pod, for a later pod of that name."""
         if event.kind is EventKind.NETWORKED:
-            self.namespaces.link(event.pod)
+            self.link(event.pod)
         elif event.kind is EventKind.REMOVED:
-            self.namespaces.unlink(event.pod)
+            (self._folder / event.pod.name).unlink(missing_ok=True)
 
 
 class Control:

@@ -32,7 +32,7 @@ from lab.bed.daemon_process import DaemonLog
 from lab.bed.frame import need_root, print_result, stay_alive
 from lab.bed.kubelet import Event, Kubelet, Outcome, Policy, Progress
 from lab.bed.kubepods import MIB, Kubepods
-from lab.bed.services import InNamespaces, Namespaces
+from lab.bed.services import Namespaces
 from lab.bed.stage import Load, calibrate, make_jobs, own_folder, own_slice, read_meminfo
 from lab.vm.build import ensure_program
 from lab.vm.host import LabError, say
@@ -142,7 +142,7 @@ def run_trial(plan: Plan, parent: Path, folder: Path, worker: Path, observer: Ob
         tree = stack.enter_context(
             Kubepods(parent, folder / "log", capacity, Namespaces.sandbox(worker), enforced=enforced)
         )
-        inside = InNamespaces(Namespaces(tree, folder / "netns"))
+        namespaces = Namespaces(tree, folder / "netns")
         place = Place(parent, tree.root, tree.log_dir, folder, capacity, plan.backoff_scale)
         watcher = stack.enter_context(arm.start(plan.arm, place))
         extra = read_meminfo().available_bytes - capacity - _SPARE_BYTES if plan.setting is Setting.NODE else 0
@@ -162,13 +162,13 @@ def run_trial(plan: Plan, parent: Path, folder: Path, worker: Path, observer: Ob
         policy = Policy(plan.oversubscription, plan.backoff_scale, tick_s=_TICK_S)
 
         def on_event(event: Event) -> None:
-            inside.on_event(event)
+            namespaces.on_event(event)
             if observer is not None:
                 observer.on_event(event)
 
         kubelet = Kubelet(tree, policy, on_event=on_event, on_tick=on_tick, run_id=f"{plan.arm} {plan.seed}")
         cpu_before_s = watcher.cpu_s
-        outcome = kubelet.run(inside.jobs(make_jobs(load, worker)), timeout_s=plan.timeout_s)
+        outcome = kubelet.run(namespaces.jobs(make_jobs(load, worker)), timeout_s=plan.timeout_s)
         cpu_s = watcher.cpu_s - cpu_before_s
         watcher.stop()
         log = watcher.read_log()

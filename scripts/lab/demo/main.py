@@ -28,7 +28,7 @@ from lab.bed.daemon_process import DaemonLog, DaemonProcess
 from lab.bed.frame import own_bed
 from lab.bed.kubelet import Event, EventKind, Kubelet, Outcome, Policy, Progress
 from lab.bed.kubepods import MIB, Kubepods, PodSpec
-from lab.bed.services import InNamespaces, Namespaces
+from lab.bed.services import Namespaces
 from lab.bed.stage import Load, calibrate, make_jobs, read_meminfo
 from lab.demo.live import Look, for_picture, in_terminal
 from lab.demo.report import Arm, Daemon, Machine, Plan, Restored, Result, broken_claims, render, to_json
@@ -101,9 +101,9 @@ class Demo:
                     if not goes_on(daemon.read_log()):
                         kubelet.stop()
 
-                inside = self._namespaces(tree)
-                kubelet = Kubelet(tree, self._policy, on_event=inside.on_event, on_tick=on_tick, run_id="looked-at")
-                kubelet.run(inside.jobs(make_jobs(self._endless(work), self._worker)), timeout_s=_LOOK_TIMEOUT_S)
+                namespaces = Namespaces(tree, self._folder / "netns")
+                kubelet = Kubelet(tree, self._policy, on_event=namespaces.on_event, on_tick=on_tick, run_id="looked-at")
+                kubelet.run(namespaces.jobs(make_jobs(self._endless(work), self._worker)), timeout_s=_LOOK_TIMEOUT_S)
             daemon.stop()
             return daemon.log
 
@@ -152,16 +152,13 @@ class Demo:
         sandbox = Namespaces.sandbox(self._worker)
         return Kubepods(self._parent, self._folder / name, self.plan.capacity_mib * MIB, sandbox)
 
-    def _namespaces(self, tree: Kubepods) -> InNamespaces:
-        return InNamespaces(Namespaces(tree, self._folder / "netns"))
-
     def _run_jobs(self, tree: Kubepods, work: int, title: str, read_log: Callable[[], DaemonLog]) -> Arm:
         ended: list[tuple[str, bool]] = []
-        inside = self._namespaces(tree)
+        namespaces = Namespaces(tree, self._folder / "netns")
         report_at_s = 0.0
 
         def on_event(event: Event) -> None:
-            inside.on_event(event)
+            namespaces.on_event(event)
             if event.kind is EventKind.REMOVED:
                 ended.append((event.pod.name, event.settled))
 
@@ -183,13 +180,13 @@ class Demo:
             run_id=title,
         )
         jobs = make_jobs(load(self.plan, work), self._worker)
-        outcome = kubelet.run(inside.jobs(jobs), timeout_s=self.plan.timeout_s)
+        outcome = kubelet.run(namespaces.jobs(jobs), timeout_s=self.plan.timeout_s)
         return make_arm(outcome, Restored(len(ended), tuple(name for name, settled in ended if not settled)))
 
     def _stop_while_holding(self, tree: Kubepods, daemon: DaemonProcess, work: int) -> tuple[int, int, Restored]:
         """Fill the node again, and stop the daemon while pods are paused."""
         say("filling the node once more, to stop a daemon while pods are paused")
-        inside = self._namespaces(tree)
+        namespaces = Namespaces(tree, self._folder / "netns")
         held = 0
 
         def on_tick(_progress: Progress) -> None:
@@ -200,8 +197,8 @@ class Demo:
                 kubelet.stop()
 
         policy = replace(self._policy, tick_s=0.1)
-        kubelet = Kubelet(tree, policy, on_event=inside.on_event, on_tick=on_tick, run_id="stop")
-        kubelet.run(inside.jobs(make_jobs(self._endless(work), self._worker, "stop")), timeout_s=_STOP_TIMEOUT_S)
+        kubelet = Kubelet(tree, policy, on_event=namespaces.on_event, on_tick=on_tick, run_id="stop")
+        kubelet.run(namespaces.jobs(make_jobs(self._endless(work), self._worker, "stop")), timeout_s=_STOP_TIMEOUT_S)
         code = daemon.stop()
         pods = kubelet.pods
         return held, code, Restored(len(pods), tuple(pod.name for pod in pods if not is_original(tree, pod)))

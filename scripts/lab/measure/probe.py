@@ -40,7 +40,7 @@ from lab.bed.daemon_process import DaemonProcess
 from lab.bed.frame import own_bed, print_result
 from lab.bed.kubelet import Job, Kubelet, Progress
 from lab.bed.kubepods import MIB, Kubepods
-from lab.bed.services import Control, InNamespaces, Namespaces, Plan, Services
+from lab.bed.services import Control, Namespaces, Plan, Services
 from lab.bed.stage import calibrate
 from lab.vm.build import ensure_program
 from lab.vm.host import LabError, say
@@ -111,7 +111,6 @@ def run(plan: Plan) -> dict[str, Any]:
             Kubepods(parent, folder / "log", plan.capacity_mib * MIB, Namespaces.sandbox(worker))
         )
         namespaces = Namespaces(tree, folder / "netns")
-        inside = InNamespaces(namespaces)
         daemon = stack.enter_context(DaemonProcess(parent, tree.log_dir, config, folder / "cgpause.log"))
         services = stack.enter_context(Services(tree, namespaces, program, plan))
         control = Control(parent, program, plan)
@@ -132,8 +131,8 @@ def run(plan: Plan) -> dict[str, Any]:
                 batch.stop()
 
         policy = kubelet.Policy(plan.oversubscription, scale=plan.scale, tick_s=0.2)
-        batch = Kubelet(tree, policy, on_event=inside.on_event, on_tick=on_tick, run_id="probe")
-        outcome = batch.run(inside.jobs(make_jobs(plan, worker, work)), timeout_s=_FILL_SECONDS + plan.seconds)
+        batch = Kubelet(tree, policy, on_event=namespaces.on_event, on_tick=on_tick, run_id="probe")
+        outcome = batch.run(namespaces.jobs(make_jobs(plan, worker, work)), timeout_s=_FILL_SECONDS + plan.seconds)
         if not use:
             raise LabError(f"the node was not full after {_FILL_SECONDS} s")
         classified = classify(tree, parse_config(config_text(plan), str(config)))

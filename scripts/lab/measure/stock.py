@@ -29,7 +29,7 @@ from lab.bed.daemon_process import DaemonProcess
 from lab.bed.frame import need_root, own_bed, print_result, stay_alive, wait_until
 from lab.bed.kubelet import Event, EventKind, Kubelet, Outcome, Progress
 from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid
-from lab.bed.services import InNamespaces, Namespaces, Plan, Services, has_exited
+from lab.bed.services import Namespaces, Plan, Services, has_exited
 from lab.bed.stage import calibrate, own_folder
 from lab.bed.trial import BACKOFF_SCALE
 from lab.measure import stock_loads
@@ -82,15 +82,14 @@ def run_trial(trial: Trial, worker: Path) -> dict[str, Any]:
         parent, folder = stack.enter_context(own_bed("stock"))
         tree = stack.enter_context(Kubepods(parent, folder / "log", load.capacity_bytes, Namespaces.sandbox(worker)))
         namespaces = Namespaces(tree, folder / "netns")
-        inside = InNamespaces(namespaces)
         services: Services | None = None
 
         def on_event(event: Event) -> None:
-            inside.on_event(event)
+            namespaces.on_event(event)
             if event.kind is EventKind.ADMITTED:
                 names[event.pod.uid] = event.job.name
             elif event.kind is EventKind.FINISHED and event.job.name in load.followers:
-                jobs.submit(*inside.jobs([load.followers[event.job.name]]))
+                jobs.submit(*namespaces.jobs([load.followers[event.job.name]]))
 
         def on_tick(progress: Progress) -> None:
             if services is not None:
@@ -105,11 +104,11 @@ def run_trial(trial: Trial, worker: Path) -> dict[str, Any]:
         policy = kubelet.Policy(load.oversubscription, load.backoff_scale, tick_s=_TICK_S)
         run_id = f"{trial.name} {trial.arm} {trial.seed}"
         jobs = Kubelet(tree, policy, on_event=on_event, on_tick=on_tick, run_id=run_id)
-        jobs.launch(inside.jobs(load.lasting))
+        jobs.launch(namespaces.jobs(load.lasting))
         log = folder / "cgpause.log"
         daemon: Watcher = Nobody() if trial.arm == NONE else stack.enter_context(_daemon(parent, tree, folder, log))
         cpu_before_s = daemon.cpu_s
-        outcome = jobs.run(inside.jobs(load.jobs), timeout_s=trial.timeout_s)
+        outcome = jobs.run(namespaces.jobs(load.jobs), timeout_s=trial.timeout_s)
         cpu_s = daemon.cpu_s - cpu_before_s
         if daemon.stop():
             raise LabError(f"the daemon ended badly:\n{tail(log)}")
