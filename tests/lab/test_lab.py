@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 from lab.bed.daemon_process import DaemonLog
-from lab.bed.kubelet import count_oom_kills, fits
+from lab.bed.kubelet import count_oom_kills
 from lab.bed.kubepods import MIB, PodSpec, Tier, make_uid, pod_slice, scope_name
 from lab.demo.report import Arm, Daemon, Machine, Plan, Restored, Result, broken_claims, render, to_json
 
 from cgpause.core import cgroup_names
 from cgpause.kernel import logfmt
-from cgpause.offline.simulate.kubelet import Backoff, request_bytes
+from cgpause.offline.simulate.kubelet import Backoff
 
 
 @pytest.mark.parametrize(
@@ -29,16 +29,6 @@ def test_backoff_is_kubelets(scale: float, runs_s: list[float], waits_s: list[fl
     backoff = Backoff(scale=scale)
 
     assert [backoff.after_kill(ran_s) for ran_s in runs_s] == waits_s
-
-
-@pytest.mark.parametrize(
-    ("admitted", "fit"),
-    [pytest.param(10, True, id="room"), pytest.param(11, True, id="the-last"), pytest.param(12, False, id="full")],
-)
-def test_a_job_is_admitted_while_its_request_fits(admitted: int, fit: bool) -> None:  # noqa: FBT001
-    request = request_bytes(32 * MIB, oversubscription=1.5)
-
-    assert fit is fits([request] * admitted, request, 256 * MIB)
 
 
 @pytest.mark.parametrize(

@@ -36,11 +36,6 @@ _SANDBOX_S: Final = 0.5
 START_S: Final = _VOLUMES_S + _SANDBOX_S
 
 
-def fits(admitted_bytes: Iterable[int], request: int, capacity_bytes: int) -> bool:
-    """Return True if `request` fits into the capacity beside the admitted requests."""
-    return sum(admitted_bytes) + request <= capacity_bytes
-
-
 def count_oom_kills(memory_events: dict[str, int]) -> int:
     """Return the OOM kills in a `memory.events`: group kills, if the kernel counts them.
 
@@ -298,25 +293,19 @@ class Kubelet:
                 self._awaited = job
                 self._after(early_s, self._admit)
             return
-        requests = (self._request(one.job) for one in self._admitted.values())
-        if not fits(requests, self._request(job), self._tree.memory_max_bytes):
+        admitted = sum(self._request(one.job) for one in self._admitted.values())
+        if admitted + self._request(job) > self._tree.memory_max_bytes:
             return
         self._queue.popleft()
         self._start_pod(job)
         self._after(0, self._admit)
 
     def _start_pod(self, job: Job) -> None:
-        is_best_effort = job.tier is Tier.BEST_EFFORT
-        pod = PodSpec(
-            job.name,
-            make_uid(self._run_id, job.name),
-            job.limit_bytes,
-            job.tier,
-            cpu_max=job.cpu_max,
-            oom_score_adj=BEST_EFFORT_OOM_SCORE_ADJ
-            if is_best_effort
-            else oom_score_adj(self._request(job), self._tree.memory_max_bytes),
-        )
+        adj = oom_score_adj(self._request(job), self._tree.memory_max_bytes)
+        if job.tier is Tier.BEST_EFFORT:
+            adj = BEST_EFFORT_OOM_SCORE_ADJ
+        uid = make_uid(self._run_id, job.name)
+        pod = PodSpec(job.name, uid, job.limit_bytes, job.tier, cpu_max=job.cpu_max, oom_score_adj=adj)
         times = JobTimes(waiting_s=self._now() + START_S * self._policy.scale)
         running = _Running(job, pod, Backoff(self._policy.scale), times)
         self._times[job.name] = times
