@@ -22,7 +22,7 @@ import platform
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -234,18 +234,8 @@ def _calibrate(args: argparse.Namespace) -> dict[str, Any]:
 
 def _run(args: argparse.Namespace) -> dict[str, Any]:
     need_root()
-    plan = Plan(
-        setting=Setting(args.setting),
-        share=args.share,
-        oversubscription=args.oversub,
-        arm=args.arm,
-        seed=args.seed,
-        work=args.work,
-        capacity_mib=args.capacity_mib,
-        rounds=args.rounds,
-        backoff_scale=args.backoff_scale,
-        timeout_s=args.timeout,
-    )
+    args.setting = Setting(args.setting)
+    plan = Plan(**{field.name: getattr(args, field.name) for field in fields(Plan)})
     if plan.setting not in ARMS[plan.arm].settings:
         raise LabError(f"the arm {plan.arm} has no meaning in the setting {plan.setting}")
     worker = ensure_program("worker")
@@ -262,16 +252,18 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     measure.add_argument("--unit-cpu-ms", type=float, required=True, metavar="MS")
     measure.set_defaults(do=_calibrate)
     run = actions.add_parser("run", help="run one trial")
+    # The destinations are the fields of Plan.
     run.add_argument("--setting", choices=list(Setting), required=True, help="whose memory runs out")
     run.add_argument("--share", type=int, choices=list(JOBS), required=True, help="limit = capacity / share")
-    run.add_argument("--oversub", type=float, required=True, help="limits of the jobs that run at once / capacity")
+    together = "limits of the jobs that run at once / capacity"
+    run.add_argument("--oversub", type=float, required=True, dest="oversubscription", help=together)
     run.add_argument("--arm", choices=list(ARMS), required=True)
     run.add_argument("--seed", type=int, required=True, help="for the jobs")
     run.add_argument("--work", type=int, required=True, help="iterations after each unit; see calibrate")
     run.add_argument("--capacity-mib", type=int, default=CAPACITY_MIB, help="(%(default)s)")
     run.add_argument("--rounds", type=int, default=ROUNDS, help="times a job goes up and down (%(default)s)")
     run.add_argument("--backoff-scale", type=float, default=BACKOFF_SCALE, help="of kubelet's seconds (%(default)s)")
-    run.add_argument("--timeout", type=float, default=TIMEOUT_S, metavar="SECONDS", help="(%(default)s)")
+    run.add_argument("--timeout", type=float, default=TIMEOUT_S, dest="timeout_s", metavar="S", help="(%(default)s)")
     run.set_defaults(do=_run)
     return parser.parse_args(argv)
 
