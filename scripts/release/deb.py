@@ -87,10 +87,7 @@ def build_package(folder: Path, wheel: Path, cache: Path) -> Path:
         for name, target in LINKS.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).symlink_to(target)
-        (root / f"{PREFIX}/bin/cgpause").chmod(0o755)
-        rtupdate = root / "usr/share/python3/runtime.d/cgpause.rtupdate"
-        _write(rtupdate, (DEBIAN / "rtupdate").read_text())
-        rtupdate.chmod(0o755)
+        _write(root / "usr/share/python3/runtime.d/cgpause.rtupdate", (DEBIAN / "rtupdate").read_text())
         epoch = source_epoch()
         _write_documents(root, version, licenses, epoch)
         _write_control(root, version)
@@ -199,11 +196,12 @@ def _write_control(root: Path, version: str) -> None:
     _write(control / "conffiles", "".join(f"/{name}\n" for name in names if name.startswith("etc/")))
     for name in SCRIPTS:
         _write(control / name, (DEBIAN / name).read_text())
-        (control / name).chmod(0o755)
 
 
 def _write(path: Path, text: str) -> None:
     _write_bytes(path, text.encode())
+    if text.startswith("#!"):
+        path.chmod(0o755)
 
 
 def _write_compressed(path: Path, text: str) -> None:
@@ -213,7 +211,6 @@ def _write_compressed(path: Path, text: str) -> None:
 def _write_bytes(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
-    path.chmod(0o644)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -7,6 +7,7 @@ builds.
 
 import argparse
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -18,7 +19,7 @@ from pathlib import Path
 from lab.vm.apt_source import apt_options, host_source
 from lab.vm.host import REPO, LabError, cache_dir, run_tool, say
 
-from release.deb import build_package, source_epoch
+from release.deb import DEBIAN, build_package, source_epoch
 from release.wheels import build_wheel
 
 ARCHITECTURES = ("amd64", "arm64")
@@ -26,15 +27,8 @@ ARCHITECTURES = ("amd64", "arm64")
 RECIPE = REPO / "scripts/oci/Containerfile"
 SUITE = "bookworm"
 """Debian release of the image, the same on any host."""
-# Dependencies of our package.
-PACKAGES = (
-    "python3",
-    "python3-click",
-    "python3-psutil",
-    "python3-rich",
-    "python3-shellingham",
-    "python3-typing-extensions",
-)
+PACKAGES = sorted(set(re.findall(r"python3[\w-]*(?= \()", (DEBIAN / "control").read_text())))
+"""Dependencies of our package."""
 DPKG_OPTIONS = (
     "force-unsafe-io",
     *(f"path-exclude=/usr/share/{name}/*" for name in ("doc", "info", "locale", "man", "bash-completion")),
