@@ -14,19 +14,14 @@
  * pass). It prints `answered USEC` or `missed USEC`.
  */
 #define _GNU_SOURCE
+#include "lab.h"
 #include <arpa/inet.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <net/if.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -34,29 +29,11 @@
 #define STEP_BYTES (1UL << 20)
 #define CLIENT_MS 1000 /* longest wait for a client's request: one that sends nothing must not stop the service */
 
-static void die(const char *what)
-{
-    fprintf(stderr, "service: %s: %s\n", what, strerror(errno));
-    exit(1);
-}
-
 /* Without a handler a container's PID 1 would ignore SIGTERM. */
 static void on_term(int number)
 {
     (void)number;
     _exit(0);
-}
-
-static uint64_t parse(const char *text, const char *name)
-{
-    char *end;
-    errno = 0;
-    uint64_t value = strtoull(text, &end, 10);
-    if (errno || end == text || *end || text[0] == '-') {
-        fprintf(stderr, "service: %s: not a number: %s\n", name, text);
-        exit(2);
-    }
-    return value;
 }
 
 static int64_t now_us(void)
@@ -120,13 +97,7 @@ static _Noreturn void serve(uint64_t port, size_t hold, size_t swing, uint64_t s
     if (setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) ||
         bind(listener, (struct sockaddr *)&here, sizeof here) || listen(listener, 128))
         die("listen");
-    char *memory =
-        mmap(NULL, hold + swing, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED)
-        die("mmap");
-    /* A huge page would take 2 MiB where one page was touched. EINVAL: this kernel has none. */
-    if (madvise(memory, hold + swing, MADV_NOHUGEPAGE) && errno != EINVAL)
-        die("madvise");
+    char *memory = reserve(hold + swing);
     memset(memory, 1, hold);
     size_t held = 0;
     int64_t next_us = now_us();

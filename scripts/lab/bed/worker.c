@@ -26,14 +26,9 @@
  * (256 KiB each, taken back when a limit is near). OVERHEAD bytes below the limit are left for it.
  */
 #define _GNU_SOURCE
-#include <errno.h>
+#include "lab.h"
 #include <inttypes.h>
 #include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -74,28 +69,10 @@ static void touch(char *start, size_t length, size_t page, uint64_t iterations)
     }
 }
 
-static void die(const char *what)
-{
-    fprintf(stderr, "worker: %s: %s\n", what, strerror(errno));
-    exit(1);
-}
-
 /* Without a handler a container's PID 1 would ignore SIGTERM. */
 static void on_term(int number)
 {
     _exit(128 + number);
-}
-
-static uint64_t parse(const char *text, const char *name)
-{
-    char *end;
-    errno = 0;
-    uint64_t value = strtoull(text, &end, 10);
-    if (errno || end == text || *end || text[0] == '-') {
-        fprintf(stderr, "worker: %s: not a number: %s\n", name, text);
-        exit(2);
-    }
-    return value;
 }
 
 static int measure(uint64_t iterations)
@@ -129,18 +106,6 @@ static void rest(uint64_t ms)
     struct timespec left = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000};
     while (nanosleep(&left, &left) && errno == EINTR)
         ;
-}
-
-/* Address space for `bytes`, of which no page is there yet. */
-static char *reserve(size_t bytes)
-{
-    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED)
-        die("mmap");
-    /* A huge page would take 2 MiB where one page was touched. EINVAL: this kernel has none. */
-    if (madvise(memory, bytes, MADV_NOHUGEPAGE) && errno != EINVAL)
-        die("madvise");
-    return memory;
 }
 
 static int once(size_t peak, uint64_t iterations)

@@ -17,7 +17,7 @@ _FLAGS = ("-O2", "-static", "-Wall", "-Wextra", "-Werror", "-std=c11")
 
 
 def ensure_program(name: str) -> Path:
-    """Return the path of a program in BUILD, compiled from the present scripts/lab/bed/<name>.c.
+    """Return the path of a program in BUILD, compiled from the present scripts/lab/bed/<name>.c and lab.h.
 
     Raises:
         LabError: there is no compiler, or the compiler failed.
@@ -25,7 +25,8 @@ def ensure_program(name: str) -> Path:
     source = REPO / "scripts/lab/bed" / f"{name}.c"
     program = BUILD / name
     stamp = BUILD / f"{name}.stamp"
-    wanted = hashlib.sha256(" ".join(_FLAGS).encode() + source.read_bytes()).hexdigest()
+    present = source.read_bytes() + source.with_name("lab.h").read_bytes()
+    wanted = hashlib.sha256(" ".join(_FLAGS).encode() + present).hexdigest()
     if program.exists() and stamp.exists() and stamp.read_text() == wanted:
         return program
     BUILD.mkdir(exist_ok=True)
