@@ -1,7 +1,7 @@
 """The apt source of the host's Debian: images for VMs and containers are built from it."""
 
+import platform
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,33 +22,12 @@ class AptSource:
         return f"deb {options}{self.site} {self.suite} main"
 
 
-def parse_targets(text: str) -> list[dict[str, str]]:
-    """Return the paragraphs of `apt-get indextargets`."""
-    paragraphs = (block.splitlines() for block in text.strip().split("\n\n"))
-    return [{key: value.strip() for key, _, value in (line.partition(":") for line in lines)} for lines in paragraphs]
-
-
-def choose_source(targets: Iterable[Mapping[str, str]], codename: str) -> AptSource | None:
-    """Return the host's source for its release: not the updates, security or backports."""
-    for target in targets:
-        wanted = (target.get("Origin"), target.get("Codename"), target.get("Component"))
-        if wanted == ("Debian", codename, "main"):
-            entry = target.get("Sourcesentry", "").rpartition(":")[0]
-            site = target["Site"]
-            return AptSource(site=site, suite=target["Release"], keyring=_keyring_of(Path(entry), site))
-    return None
-
-
 def _keyring_of(entry: Path, site: str) -> str | None:
+    """Return the keyring for `site` in a sources file of either format; None: apt's default."""
     try:
-        text = entry.read_text()
+        sources = entry.read_text()
     except OSError:
         return None
-    return find_keyring(text, site)
-
-
-def find_keyring(sources: str, site: str) -> str | None:
-    """Return the keyring for `site` in a sources file of either format; None: apt's default."""
     for block in sources.split("\n\n") if "URIs:" in sources else sources.splitlines():
         found = re.search(r"^Signed-By:\s*(/\S+)", block, re.MULTILINE) or re.search(
             r"^deb\s*\[[^]]*signed-by=(/[^]\s,]+)", block
@@ -67,13 +46,14 @@ def apt_options(config: str) -> list[str]:
 def host_source() -> tuple[AptSource, str]:
     """Return this host's apt source and its architecture; raise LabError if it has none."""
     arch = run_tool(["dpkg", "--print-architecture"]).strip()
-    release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
-    codename = release.get("VERSION_CODENAME", "sid").strip('"')
-    targets = parse_targets(run_tool(["apt-get", "indextargets", "Created-By: Packages"]))
-    source = choose_source(targets, codename)
-    if source is None:
+    codename = platform.freedesktop_os_release().get("VERSION_CODENAME", "sid")
+    # The source of the release itself: not of the updates, security or backports.
+    wanted = ("Created-By: Packages", "Origin: Debian", f"Codename: {codename}", "Component: main")
+    found = run_tool(["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE) $(SOURCESENTRY)", *wanted])
+    if not found:
         raise LabError(
             f"no apt source for Debian {codename} main on this host: the test bed builds its guest from the host's "
             "own sources (Debian only; is `apt-get update` due?)"
         )
-    return source, arch
+    site, suite, entry = found.splitlines()[0].split(" ", 2)
+    return AptSource(site, suite, _keyring_of(Path(entry.rpartition(":")[0]), site)), arch
