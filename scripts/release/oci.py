@@ -63,7 +63,7 @@ def make_root(tarball: Path, package: Path, epoch: int, arch: str) -> None:
             "--format=tar",
             f"--architectures={arch}",
             f"--include={','.join(PACKAGES)}",
-            *(f"--aptopt={line}" for line in apt_options(run_tool(["apt-config", "dump"]))),
+            *apt_options(),
             *(f"--dpkgopt={option}" for option in DPKG_OPTIONS),
             f"--customize-hook={unpack}",
             f"--customize-hook={clean}",

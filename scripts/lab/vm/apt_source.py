@@ -37,10 +37,10 @@ def _keyring_of(entry: Path, site: str) -> str | None:
     return None
 
 
-def apt_options(config: str) -> list[str]:
-    """Return the lines of `apt-config dump` that a mirror may need: proxies, certificates, dates."""
+def apt_options() -> list[str]:
+    """Return options of mmdebstrap with this host's settings that a mirror may need: proxies, certificates, dates."""
     wanted = re.compile(r'^Acquire::((https?|ftp)::|Check-(Valid-Until|Date) )[^"]*"[^"]+";$')
-    return [line for line in config.splitlines() if wanted.match(line)]
+    return [f"--aptopt={line}" for line in run_tool(["apt-config", "dump"]).splitlines() if wanted.match(line)]
 
 
 def host_source() -> tuple[AptSource, str]:

@@ -308,7 +308,6 @@ def _build(work: Path, source: AptSource, arch: str, packages: Iterable[str]) ->
             hook.write_text(f"#!/bin/sh\nset -e{script}")
             hook.chmod(0o755)
         os.chmod(scratch, 0o755)  # noqa: S103
-        config = run_tool(["apt-config", "dump"])
         run_tool(
             [
                 "mmdebstrap",
@@ -317,7 +316,7 @@ def _build(work: Path, source: AptSource, arch: str, packages: Iterable[str]) ->
                 "--format=tar",
                 f"--architectures={arch}",
                 f"--include={','.join(packages)}",
-                *(f"--aptopt={line}" for line in apt_options(config)),
+                *apt_options(),
                 *(f"--dpkgopt={option}" for option in DPKG_OPTIONS),
                 *(f"--{name}-hook={Path(scratch) / name}" for name in hooks),
                 base.suite,

@@ -71,7 +71,7 @@ def _build_kubelet(work: Path) -> None:
                 "--format=null",
                 f"--architectures={arch}",
                 f"--include={','.join(_TOOLCHAIN)}",
-                *(f"--aptopt={line}" for line in apt_options(run_tool(["apt-config", "dump"]))),
+                *apt_options(),
                 f"--customize-hook={hook}",
                 f"--customize-hook=download /build/kubelet {work / 'kubelet'}",
                 tools.suite,
