@@ -10,7 +10,6 @@ import os
 import shlex
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -65,13 +64,12 @@ def guest_command(
 class Vm:
     """One booted guest; use it as a context manager.
 
-    `run` streams a command's output and returns its status, `capture` keeps the output, `fetch` copies a file or
-    folder out, `reset` is a power failure. All of them raise VmLostError when the guest is gone.
+    `run` streams a command's output and returns its status, `capture` keeps the output, `fetch` copies a file out,
+    `reset` is a power failure. All of them raise VmLostError when the guest is gone.
     """
 
     def __init__(self, machine: Machine | None = None, *, extra: Path | None = None) -> None:
         self.machine = machine or Machine()
-        self.boot_seconds = 0.0
         self._cache = cache_dir()
         self._extra = extra
         self._stack = contextlib.ExitStack()
@@ -112,30 +110,21 @@ class Vm:
         status, out, err = self._run(command, timeout=timeout, capture=True)
         return subprocess.CompletedProcess(command, status, out, err)
 
-    def fetch(self, guest_path: str, host_path: str | Path) -> None:
-        """Copy a file or folder of the guest to `host_path`; existing files are replaced."""
-        path = os.path.normpath(os.path.join(f"{GUEST_ROOT}/src", guest_path))
-        parent, name = os.path.split(path)
-        with tempfile.TemporaryFile() as stream:
-            tar = subprocess.run(
-                [*self._ssh, "guest", shlex.join(["tar", "-C", parent, "-c", name])],
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.PIPE,
-                text=True,
-                check=False,
-            )
-            if tar.returncode == SSH_FAILED:
-                raise VmLostError("the guest went away")
-            if tar.returncode:
-                raise LabError(f"could not fetch {path}: {tar.stderr.strip()}")
-            stream.seek(0)
-            with tarfile.open(fileobj=stream) as members:
-                for member in members:
-                    member.name = os.path.normpath(os.path.join(host_path, os.path.relpath(member.name, name)))
-                    # The paths are absolute on purpose, so not the "data" filter; the owner is the user of this
-                    # process.
-                    members.extract(member, "/", set_attrs=False)
+    def fetch(self, guest_path: str, host_path: Path) -> None:
+        """Copy a file of the guest to `host_path`; an existing file is replaced."""
+        path = os.path.join(f"{GUEST_ROOT}/src", guest_path)
+        done = subprocess.run(
+            [*self._ssh, "guest", shlex.join(["cat", path])],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode == SSH_FAILED:
+            raise VmLostError("the guest went away")
+        if done.returncode:
+            raise LabError(f"could not fetch {path}: {done.stderr.decode(errors='replace').strip()}")
+        host_path.parent.mkdir(parents=True, exist_ok=True)
+        host_path.write_bytes(done.stdout)
 
     def reset(self) -> None:
         """Reset a machine that `resets`, and wait until it is up again.
@@ -180,8 +169,7 @@ class Vm:
             self._qemu = self._spawn(command, stdout=console.fileno(), pass_fds=[payload.fileno()])
         self._await_ready(1)
         self._connect()
-        self.boot_seconds = time.monotonic() - started
-        say(f"up after {self.boot_seconds:.1f} s")
+        say(f"up after {time.monotonic() - started:.1f} s")
 
     def _spawn(self, argv: Sequence[str], *, stdout: int, pass_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
         # Its own process group: Ctrl-C reaches only this process, which ends QEMU.
@@ -297,14 +285,13 @@ class Vm:
 
 
 def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
-    gets = [parse_get(text) for text in args.get]
     machine = Machine(args.memory, args.cpus, args.append, args.counted, args.suite, args.programs)
     deadline = time.monotonic() + args.timeout
 
     def run() -> int:
         with Vm(machine, extra=args.extra) as vm:
             status = vm.run(command, timeout=max(1.0, deadline - time.monotonic()), terminal=args.terminal)
-            for guest_path, host_path in gets:
+            for guest_path, host_path in args.get:
                 vm.fetch(guest_path, host_path)
             return status
 
@@ -324,12 +311,12 @@ def try_twice(run: Callable[[], int]) -> int:
     return EXIT_LOST
 
 
-def parse_get(text: str) -> tuple[str, str]:
+def parse_get(text: str) -> tuple[str, Path]:
     """Split GUEST_PATH:HOST_PATH."""
-    guest_path, colon, host_path = text.partition(":")
-    if not (guest_path and colon and host_path):
-        raise LabError(f"--get wants GUEST_PATH:HOST_PATH, not {text!r}")
-    return guest_path, host_path
+    guest_path, _, host_path = text.partition(":")
+    if not (guest_path and host_path):
+        raise argparse.ArgumentTypeError(f"GUEST_PATH:HOST_PATH is needed, not {text!r}")
+    return guest_path, Path(host_path)
 
 
 def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -358,14 +345,16 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     run.add_argument(
         "--with", dest="extra", type=Path, metavar="FILE", help=f"have a file of the host's in {GUEST_ROOT}/with, too"
     )
-    run.add_argument("--get", action="append", default=[], metavar="GUEST_PATH:HOST_PATH", help="copy out after CMD")
+    paths = "GUEST_PATH:HOST_PATH"
+    run.add_argument("--get", action="append", type=parse_get, default=[], metavar=paths, help="copy out after CMD")
     args = parser.parse_args(ours)
-    if args.action == "run" and not command:
-        run.error("no command: scripts/vm run [options] -- CMD...")
-    if args.action == "run" and args.terminal and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        run.error("--terminal wants one, and this is none")
-    if args.action == "run" and args.extra is not None and not args.extra.is_file():
-        run.error(f"--with: no such file: {args.extra}")
+    if args.action == "run":
+        if not command:
+            run.error("no command: scripts/vm run [options] -- CMD...")
+        if args.terminal and not (sys.stdin.isatty() and sys.stdout.isatty()):
+            run.error("--terminal wants one, and this is none")
+        if args.extra is not None and not args.extra.is_file():
+            run.error(f"--with: no such file: {args.extra}")
     return args, command
 
 
