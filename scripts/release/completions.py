@@ -8,7 +8,6 @@ tests/cli/test_completion.py checks that they equal this module's output.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from release.manual import Command, Parameter, commands
 
@@ -70,34 +69,28 @@ complete -c cgpause {folder_options} -x -a '(__fish_complete_directories)'
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """The words after which a shell completes files or folders."""
+def _words() -> dict[str, list[str]]:
+    """Return the words after which a shell completes files or folders, sorted.
 
-    file_options: list[str]
-    folder_options: list[str]
-    file_commands: list[str]
-    """Last words of the commands that take a file."""
-    file_switches: list[str]
-    """Switches that only these commands have."""
-
-
-def words() -> Words:
-    """Return the words of the present commands, sorted."""
-    all_commands = commands()
-    taking = [command for command in all_commands if any(_is_file(one) for one in command.parameters if not one.flags)]
-    others = _flags(all_commands, bool, but=taking)
-    return Words(
-        file_options=_flags(all_commands, _is_file),
-        folder_options=_flags(all_commands, lambda one: one.value == "DIR"),
-        file_commands=sorted(command.name.split()[-1] for command in taking),
-        file_switches=[flag for flag in _flags(taking, lambda one: not one.value) if flag not in others],
-    )
+    `file_commands` are the last words of the commands that take a file, `file_switches` the switches that only these
+    have.
+    """
+    taking: list[Command] = []
+    others: list[Command] = []
+    for command in commands():
+        takes = any(_is_file(one) for one in command.parameters if not one.flags)
+        (taking if takes else others).append(command)
+    common = _flags(others, bool)
+    return {
+        "file_options": _flags([*taking, *others], _is_file),
+        "folder_options": _flags([*taking, *others], lambda one: one.value == "DIR"),
+        "file_commands": sorted(command.name.split()[-1] for command in taking),
+        "file_switches": [flag for flag in _flags(taking, lambda one: not one.value) if flag not in common],
+    }
 
 
-def _flags(given: Iterable[Command], wanted: Callable[[Parameter], object], but: Iterable[Command] = ()) -> list[str]:
-    skipped = {command.name for command in but}
-    options = (option for command in given if command.name not in skipped for option in command.options)
+def _flags(given: Iterable[Command], wanted: Callable[[Parameter], object]) -> list[str]:
+    options = (option for command in given for option in command.options)
     return sorted({flag for option in options if wanted(option) for flag in option.flags})
 
 
@@ -120,22 +113,19 @@ def zsh() -> str:
 
 def fish() -> str:
     """Return the text of scripts/completions/cgpause.fish."""
-    found = words()
+    found = _words()
     return _FISH.format(
         head=_ANSWERS_ITSELF,
-        file_options=_as_fish(found.file_options),
-        folder_options=_as_fish(found.folder_options),
-        file_commands=" ".join(found.file_commands),
+        file_options=_as_fish(found["file_options"]),
+        folder_options=_as_fish(found["folder_options"]),
+        file_commands=" ".join(found["file_commands"]),
     )
 
 
 def _cases() -> dict[str, str]:
-    found = words()
-    return {
-        "file_options": " | ".join(found.file_options),
-        "folder_options": " | ".join(found.folder_options),
-        "file_commands": " | ".join([*found.file_commands, *found.file_switches]),
-    }
+    found = _words()
+    found["file_commands"] += found.pop("file_switches")
+    return {name: " | ".join(words) for name, words in found.items()}
 
 
 def _as_fish(flags: Iterable[str]) -> str:
