@@ -91,7 +91,7 @@ class DaemonProcess:
         log_file.write_text("")
         self._reader = open(log_file, encoding="utf-8", errors="replace")  # noqa: SIM115 - closed by close()
         self._rest = ""
-        self._pid, self._pidfd = spawn_into(self._cgroup, argv, log_file, env, oom_score_adj=OOM_SCORE_ADJ)
+        self.pid, self._pidfd = spawn_into(self._cgroup, argv, log_file, env, oom_score_adj=OOM_SCORE_ADJ)
         self._code: int | None = None
 
     def __enter__(self) -> Self:
@@ -104,11 +104,6 @@ class DaemonProcess:
 
     def __exit__(self, _type: type[BaseException] | None, _e: BaseException | None, _tb: TracebackType | None) -> None:
         self.close()
-
-    @property
-    def pid(self) -> int:
-        """PID of the daemon."""
-        return self._pid
 
     @property
     def cpu_s(self) -> float:
@@ -161,5 +156,5 @@ class DaemonProcess:
             poll = select.poll()
             poll.register(self._pidfd, select.POLLIN)
             if poll.poll(int(seconds * 1000)):
-                self._code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+                self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self._code
