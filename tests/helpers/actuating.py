@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 from cgpause.config.settings import Config
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgroupGoneError, KernelWriteError
-from cgpause.core.model import Action, CpuMax, Freeze, Headroom, Mechanism, Owner, Pause, Resume, Sacrifice, Sample
+from cgpause.core.model import (
+    Action,
+    CpuMax,
+    Freeze,
+    Headroom,
+    Mechanism,
+    Owner,
+    Pause,
+    PauseRecord,
+    Resume,
+    Sacrifice,
+    Sample,
+)
 from cgpause.daemon.actuate import Actuator
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Watch
@@ -18,12 +33,13 @@ from cgpause.ledger.plan import PauseRequest
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.telemetry.events import Event
-from helpers.fixtures import Log, Patch
+from helpers.fixtures import Log
 from helpers.trees import FakeTree
 
 CONFIG = Config()
 THROTTLE = CpuMax(1001, 100000)
 SAMPLE = Sample(0, Headroom(100, 5, None, 0), ())
+BY_HAND = PauseRequest(Mechanism.THROTTLE, THROTTLE, Owner.MANUAL, "by hand", now_ns())
 
 
 class Bench:
@@ -68,37 +84,49 @@ class Bench:
     def held(self) -> list[str]:
         return [name for name in self.folders if self.tracked(name).pod.paused is not None]
 
+    def record(self, name: str) -> PauseRecord:
+        """Return the pause that the daemon knows of."""
+        paused = self.tracked(name).pod.paused
+        assert paused is not None
+        return paused
+
+    def read_record(self, name: str) -> None:
+        self.actuator.read_record(self.tracked(name))
+
+    def pause_by_hand(self, name: str, request: PauseRequest = BY_HAND) -> None:
+        """Pause a pod as an operator does; the daemon does not know it yet."""
+        ledger.pause(self.tracked(name).cgroup, request)
+
+    def resume_by_hand(self, name: str) -> None:
+        ledger.resume(self.tracked(name).cgroup)
+
+    def take_over(self, name: str) -> None:
+        assert ledger.take_over(self.tracked(name).cgroup, BY_HAND) is not None
+
+    def drift(self, times: int, value: str | None = None) -> None:
+        """Let another program write cpu.max of b, and the daemon answer, several times."""
+        for number in range(times):
+            (self.folders["b"] / "cpu.max").write_text(f"{value or f'{30000 + number} 100000'}\n")
+            self.actuator.answer_drift(self.tracked("b"), CONFIG)
+
+    @contextmanager
+    def refusing(self, name: str, code: int, file: str = "cpu.max") -> Iterator[None]:
+        """Let the kernel refuse writes to a file of one pod, or of its containers, with errno `code`."""
+        write = Cgroup.write
+
+        def refuse(cgroup: Cgroup, wanted: str, value: str) -> None:
+            if cgroup.path.startswith(str(self.folders[name])) and wanted == file:
+                if code == errno.ENODEV:
+                    raise CgroupGoneError(cgroup.path)
+                raise KernelWriteError(f"{cgroup.path}/{file}", OSError(code, os.strerror(code)), value)
+            write(cgroup, wanted, value)
+
+        with mock.patch.object(Cgroup, "write", refuse):
+            yield
+
 
 ORIGINALS = ["max 100000", "50000 100000", "200000 50000"]
 
 
 def lines(caplog: Log, *starts: str) -> list[str]:
     return [r.getMessage() for r in caplog.records if not starts or r.getMessage().startswith(starts)]
-
-
-def refuse(monkeypatch: Patch, folder: Path, code: int, files: tuple[str, ...] = ("cpu.max", "cgroup.kill")) -> None:
-    """Make the kernel refuse writes to the given files of one pod with errno `code`."""
-    write = Cgroup.write
-
-    def refusing(cgroup: Cgroup, name: str, value: str) -> None:
-        if cgroup.path.startswith(str(folder)) and name in files:
-            if code == errno.ENODEV:
-                raise CgroupGoneError(cgroup.path)
-            raise KernelWriteError(f"{cgroup.path}/{name}", OSError(code, os.strerror(code)), value)
-        write(cgroup, name, value)
-
-    monkeypatch.setattr(Cgroup, "write", refusing)
-
-
-BY_HAND = PauseRequest(Mechanism.THROTTLE, THROTTLE, Owner.MANUAL, "by hand", now_ns())
-
-
-def take_over(bench: Bench, name: str) -> None:
-    with Cgroup(bench.tree.root, bench.tracked(name).cgroup.id.path) as cgroup:
-        assert ledger.take_over(cgroup, BY_HAND) is not None
-
-
-def drift(bench: Bench, times: int, value: str | None = None) -> None:
-    for number in range(times):
-        (bench.folders["b"] / "cpu.max").write_text(f"{value or f'{30000 + number} 100000'}\n")
-        bench.actuator.answer_drift(bench.tracked("b"), CONFIG)

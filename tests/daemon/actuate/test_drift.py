@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from contextlib import ExitStack
+from unittest import mock
 
 import pytest
-from helpers.actuating import BY_HAND, CONFIG, THROTTLE, Bench, drift, lines
+from helpers.actuating import CONFIG, THROTTLE, Bench, lines
 from helpers.fixtures import Log, Patch
 from helpers.nodes import S
+from helpers.refusals import gone, unreadable
 from helpers.trees import lock_held, records_left
 
 from cgpause.core.clock import now_ns
-from cgpause.core.errors import CgroupGoneError, KernelWriteError
 from cgpause.core.model import Mechanism, Owner, Result
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.ledger import ledger
 
 
 def test_a_foreign_write_is_answered_and_logged(bench: Bench, caplog: Log) -> None:
     bench.pause("b")
-    drift(bench, 2)
+    bench.drift(2)
     assert bench.cpu_max()[1] == "1001 100000"
     assert bench.actuator.counts.drifts == 2
     event = bench.kept[-1]
@@ -47,9 +45,9 @@ def test_a_second_controller_is_answered_ten_times_and_the_pod_then_left_alone_f
     bench: Bench, caplog: Log
 ) -> None:
     bench.pause("b")
-    drift(bench, 10)
+    bench.drift(10)
     assert bench.held() == ["b"]
-    drift(bench, 1)
+    bench.drift(1)
     assert bench.held() == []
     assert bench.cpu_max()[1] == "30000 100000"
     assert (bench.kept[-1].result, bench.kept[-1].reason) == (Result.FOREIGN, "another writer keeps changing cpu.max")
@@ -63,77 +61,68 @@ def test_a_second_controller_is_answered_ten_times_and_the_pod_then_left_alone_f
 def test_an_hour_has_ten_answers_for_all_pauses_of_a_pod(bench: Bench, monkeypatch: Patch) -> None:
     """A service is paused for 9 s at a time: with ten answers for each pause, two writers would fight for ever."""
     bench.pause("b")
-    drift(bench, 9)
+    bench.drift(9)
     bench.resume("b")
     bench.pause("b")
-    drift(bench, 1)
-    ledger.resume(bench.tracked("b").cgroup)  # by an operator
-    bench.actuator.read_record(bench.tracked("b"))
+    bench.drift(1)
+    bench.resume_by_hand("b")  # by an operator
+    bench.read_record("b")
     bench.pause("b")
     assert bench.held() == ["b"]
-    drift(bench, 1)
+    bench.drift(1)
     assert bench.held() == []
 
     later_ns = now_ns() + 3601 * S
     monkeypatch.setattr("cgpause.daemon.actuate.now_ns", lambda: later_ns)
     bench.pause("b")
-    drift(bench, 10)
+    bench.drift(10)
     assert bench.held() == ["b"]
 
 
 def test_a_new_pause_by_hand_has_ten_answers_of_its_own(bench: Bench) -> None:
     for _ in range(2):
-        pause_by_hand(bench, "b")
-        drift(bench, 10)
+        pause_by_hand(bench)
+        bench.drift(10)
         assert bench.cpu_max()[1] == "1001 100000"
         bench.resume("b")
 
 
 @pytest.mark.parametrize("answered", [0, 10], ids=["asserted-again", "given-up"])
 @pytest.mark.parametrize("trouble", ["locked", "gone", "refused"])
-def test_trouble_while_answering_a_drift_is_never_raised(
-    bench: Bench, monkeypatch: Patch, trouble: str, answered: int
-) -> None:
+def test_trouble_while_answering_a_drift_is_never_raised(bench: Bench, trouble: str, answered: int) -> None:
     """The answer runs outside of any decision, so an exception would end the daemon."""
     bench.pause("b")
     tracked = bench.tracked("b")
     for _ in range(answered):
         tracked.drifts.add(now_ns())
     (bench.folders["b"] / "cpu.max").write_text("30000 100000\n")
-
-    def fail(cgroup: Cgroup, _name: str, *_: object) -> bytes:
-        if trouble == "gone":
-            raise CgroupGoneError(cgroup.path)
-        raise KernelWriteError(cgroup.path, OSError(errno.EIO, os.strerror(errno.EIO)))
-
     with ExitStack() as stack:
         if trouble == "locked":
             stack.enter_context(lock_held(bench.folders["b"]))
         else:
-            patched = stack.enter_context(monkeypatch.context())
-            patched.setattr(Cgroup, "read", fail)
+            stack.enter_context(mock.patch.object(Cgroup, "read", gone if trouble == "gone" else unreadable))
         bench.actuator.answer_drift(tracked, CONFIG)
     bench.resume("b")
     assert (bench.cpu_max()[1], records_left(bench.fake.root)) == ("30000 100000", [])
 
 
-def pause_by_hand(bench: Bench, name: str) -> None:
-    ledger.pause(bench.tracked(name).cgroup, BY_HAND)
-    bench.actuator.read_record(bench.tracked(name))
+def pause_by_hand(bench: Bench) -> None:
+    bench.pause_by_hand("b")
+    bench.read_record("b")
 
 
 @pytest.mark.parametrize("owner", Owner)
 def test_daemon_reload_every_second_never_ends_a_pause(bench: Bench, monkeypatch: Patch, owner: Owner) -> None:
     """systemd writes the pod's own cpu.max again at each daemon-reload; an upgrade of the node needs dozens."""
     if owner is Owner.MANUAL:
-        pause_by_hand(bench, "b")
+        pause_by_hand(bench)
     else:
         bench.pause("b")
     start_ns = now_ns()
     for number in range(40):
         at_ns = start_ns + number * S
         monkeypatch.setattr("cgpause.daemon.actuate.now_ns", lambda at_ns=at_ns: at_ns)
-        drift(bench, 1, "50000 100000")
+        bench.drift(1, "50000 100000")
         assert bench.cpu_max()[1] == "1001 100000", f"reload {number}"
     bench.resume("b")
     assert bench.cpu_max()[1] == "50000 100000"
@@ -142,7 +131,7 @@ def test_daemon_reload_every_second_never_ends_a_pause(bench: Bench, monkeypatch
 def test_event_of_the_tenth_answer_itself_does_not_end_the_pause(bench: Bench) -> None:
     """inotify reports the daemon's own writes, too."""
     bench.pause("b")
-    drift(bench, 10)
+    bench.drift(10)
     bench.actuator.answer_drift(bench.tracked("b"), CONFIG)
     assert bench.held() == ["b"]
     assert bench.cpu_max()[1] == "1001 100000"
@@ -151,8 +140,8 @@ def test_event_of_the_tenth_answer_itself_does_not_end_the_pause(bench: Bench) -
 def test_pause_by_hand_that_was_given_up_is_asserted_again_an_hour_later(
     bench: Bench, monkeypatch: Patch, caplog: Log
 ) -> None:
-    pause_by_hand(bench, "b")
-    drift(bench, 12)
+    pause_by_hand(bench)
+    bench.drift(12)
     assert bench.cpu_max()[1] == "30011 100000"
     assert bench.tracked("b").drifts.count == 10
     assert (len(lines(caplog, "pause given up")), bench.actuator.counts.surrenders) == (1, 1)
@@ -161,7 +150,7 @@ def test_pause_by_hand_that_was_given_up_is_asserted_again_an_hour_later(
     bench.actuator.answer_drift(bench.tracked("b"), CONFIG)
     assert bench.cpu_max()[1] == "1001 100000"
     assert bench.held() == ["b"]
-    drift(bench, 12)
+    bench.drift(12)
     assert (len(lines(caplog, "pause given up")), bench.actuator.counts.surrenders) == (2, 2)
     bench.resume("b")
     assert bench.cpu_max()[1] == "30011 100000"

@@ -29,7 +29,7 @@ def test_a_dry_run_says_everything_and_writes_nothing(tmp_path: Path, watch: Wat
     bench.freeze("b")
     bench.actuator.answer_drift(bench.tracked("b"), CONFIG)
     bench.sacrifice("b")
-    bench.actuator.read_record(bench.tracked("c"))
+    bench.read_record("c")
     assert bench.held() == []
     assert snapshot(bench.fake.root) == before
     said = [" ".join(line.split()[:4]) for line in lines(caplog)]
@@ -52,7 +52,7 @@ def test_a_dry_run_leaves_real_pauses_alone_and_says_what_it_would_do(
     request = PauseRequest(Mechanism.THROTTLE, THROTTLE, Owner.DAEMON, "a predecessor's", since_ns=1)
     ledger.pause(bench.tracked("a").cgroup, request)
     before = snapshot(bench.fake.root)
-    bench.actuator.read_record(bench.tracked("a"))
+    bench.read_record("a")
     assert bench.held() == ["a"]
     bench.resume("a")
     assert snapshot(bench.fake.root) == before

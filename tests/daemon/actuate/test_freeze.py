@@ -8,22 +8,18 @@ import time
 from dataclasses import replace
 
 import pytest
-from helpers.actuating import ORIGINALS, THROTTLE, Bench, drift, lines, refuse
-from helpers.fixtures import Log, Patch
+from helpers.actuating import ORIGINALS, Bench, lines
+from helpers.fixtures import Log
 from helpers.trees import lock_held, records_left
 
 from cgpause.core.model import Freeze, Mechanism, Owner
-from cgpause.ledger import ledger
-from cgpause.ledger.plan import PauseRequest
 
 
 def test_a_throttled_pod_is_frozen_logged_counted_and_resumed_from_both(bench: Bench, caplog: Log) -> None:
     bench.pause("a", "b")
     bench.freeze("b")
     assert (bench.frozen(), bench.held(), bench.actuator.counts.freezes) == (["b"], ["a", "b"], 1)
-    paused = bench.tracked("b").pod.paused
-    assert paused is not None
-    assert (paused.mechanism, paused.reason) == (Mechanism.FREEZE, "it grows")
+    assert (bench.record("b").mechanism, bench.record("b").reason) == (Mechanism.FREEZE, "it grows")
     froze = lines(caplog)[-1]
     assert froze.startswith(f"froze pod=default/b uid={bench.fake.uids['b']} mechanism=freeze paused_s=")
     assert froze.endswith('used_pct=95.0 reason="it grows"')
@@ -37,10 +33,9 @@ def test_the_second_step_of_an_ordinary_pause_is_no_event_and_its_time_counts_as
 ) -> None:
     caplog.set_level(logging.INFO)
     bench.pause("b")
-    paused = bench.tracked("b").pod.paused
-    assert paused is not None
+    paused = bench.record("b")
     bench.apply(Freeze(bench.tracked("b").pod, paused.reason))
-    assert (bench.frozen(), bench.tracked("b").pod.paused) == (["b"], replace(paused, mechanism=Mechanism.FREEZE))
+    assert (bench.frozen(), bench.record("b")) == (["b"], replace(paused, mechanism=Mechanism.FREEZE))
     time.sleep(0.01)  # times have a resolution of one millisecond
     bench.resume("b")
     assert [line.split()[0] for line in lines(caplog)] == ["paused", "resumed"]
@@ -62,11 +57,10 @@ def test_freezing_a_frozen_pod_again_says_nothing(bench: Bench, caplog: Log) -> 
     "code", [errno.EINVAL, errno.EACCES, errno.ENODEV, errno.EIO], ids=lambda code: errno.errorcode[code]
 )
 def test_a_pod_that_cannot_be_frozen_stays_throttled_is_told_once_and_stops_nobody(
-    bench: Bench, monkeypatch: Patch, caplog: Log, code: int
+    bench: Bench, caplog: Log, code: int
 ) -> None:
     bench.pause("a", "b", "c")
-    with monkeypatch.context() as patched:
-        refuse(patched, bench.folders["b"], code, ("cgroup.freeze",))
+    with bench.refusing("b", code, "cgroup.freeze"):
         for _ in range(3):
             bench.freeze("a", "b", "c")
     assert (bench.frozen(), bench.held(), bench.actuator.counts.freezes) == (["a", "c"], ["a", "b", "c"], 2)
@@ -98,19 +92,19 @@ def test_a_busy_pod_is_frozen_by_a_later_decision(bench: Bench) -> None:
 @pytest.mark.parametrize("owner", [None, Owner.MANUAL], ids=["resumed", "paused-by-hand"])
 def test_an_operator_who_was_faster_than_a_freeze_has_the_pod(bench: Bench, caplog: Log, owner: Owner | None) -> None:
     bench.pause("b")
-    tracked = bench.tracked("b")
-    ledger.resume(tracked.cgroup)
+    bench.resume_by_hand("b")
     if owner is not None:
-        ledger.pause(tracked.cgroup, PauseRequest(Mechanism.THROTTLE, THROTTLE, owner, "mine", since_ns=1))
+        bench.pause_by_hand("b")
     bench.freeze("b")
     assert (bench.frozen(), bench.actuator.counts.freezes, len(lines(caplog))) == ([], 0, 1)
-    assert (tracked.pod.paused and tracked.pod.paused.owner) is owner
+    paused = bench.tracked("b").pod.paused
+    assert (paused and paused.owner) is owner
 
 
 def test_a_foreign_write_to_a_frozen_pod_is_answered(bench: Bench) -> None:
     bench.pause("b")
     bench.freeze("b")
-    drift(bench, 1)
+    bench.drift(1)
     assert (bench.cpu_max()[1], bench.frozen(), bench.actuator.counts.drifts) == ("1001 100000", ["b"], 1)
     bench.resume("b")
     assert (bench.cpu_max()[1], bench.frozen()) == ("30000 100000", [])

@@ -7,10 +7,9 @@ import os
 import shutil
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from helpers.actuating import CONFIG, ORIGINALS, SAMPLE, THROTTLE, Bench, drift, lines, refuse, take_over
+from helpers.actuating import BY_HAND, CONFIG, ORIGINALS, SAMPLE, Bench, lines
 from helpers.fixtures import Log, Patch
 from helpers.trees import lock_held, records_left
 
@@ -18,7 +17,6 @@ from cgpause.core.clock import now_ns
 from cgpause.core.model import Mechanism, Owner, Pause, Result
 from cgpause.kernel.inotify import Watch
 from cgpause.ledger import ledger
-from cgpause.ledger.plan import PauseRequest
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)
@@ -52,7 +50,7 @@ def test_a_pause_and_a_resume_are_logged_with_all_an_operator_asks_for(bench: Be
 def test_whatever_is_done_to_a_pod_is_told_once_to_log_and_history(bench: Bench, caplog: Log) -> None:
     bench.pause("a", "b")
     bench.freeze("b")
-    drift(bench, 1)
+    bench.drift(1)
     bench.resume("a")
     bench.sacrifice("b")
     bench.pause("c")
@@ -91,7 +89,7 @@ def test_what_an_operator_has_taken_over_since_the_last_look_is_left_alone(bench
     bench.pause("a", "b", "c")
     bench.tracked("a").pod = replace(bench.tracked("a").pod, distress="a probe")
     for name in ("a", "b", "c"):
-        take_over(bench, name)
+        bench.take_over(name)
         assert bench.tracked(name).pod.paused != ledger.read_record(bench.tracked(name).cgroup), "not known yet"
 
     assert bench.actuator.resume(bench.tracked("a"), "x"), "it counts as resumed"
@@ -101,9 +99,7 @@ def test_what_an_operator_has_taken_over_since_the_last_look_is_left_alone(bench
     assert bench.cpu_max() == ["1001 100000"] * 3
     assert bench.frozen() == []
     for name in ("a", "b", "c"):
-        paused = bench.tracked(name).pod.paused
-        assert paused is not None
-        assert paused.owner is Owner.MANUAL
+        assert bench.record(name).owner is Owner.MANUAL
     assert bench.tracked("a").pod.distress is None
     assert [event.what for event in bench.kept] == ["paused"] * 3
     assert bench.actuator.counts.causes[Result.OPERATOR] == 0, "none has ended"
@@ -124,25 +120,20 @@ def test_who_adopts_or_forgets_a_pod_that_runs_has_nothing_to_tell(bench: Bench)
     [errno.EINVAL, errno.EBUSY, errno.EACCES, errno.ENOSPC, errno.EROFS, errno.ENODEV],
     ids=lambda code: errno.errorcode[code],
 )
-def test_one_bad_pod_never_stops_the_others(bench: Bench, monkeypatch: Patch, code: int) -> None:
-    with monkeypatch.context() as patched:
-        refuse(patched, bench.folders["b"], code)
+def test_one_bad_pod_never_stops_the_others(bench: Bench, code: int) -> None:
+    with bench.refusing("b", code):
         bench.pause("a", "b", "c")
     assert bench.cpu_max() == ["1001 100000", "50000 100000", "1001 100000"]
     assert bench.actuator.counts.pauses == 2
-    with monkeypatch.context() as patched:
-        refuse(patched, bench.folders["a"], code)
+    with bench.refusing("a", code):
         bench.resume("a", "c")
     assert bench.cpu_max() == ["1001 100000", "50000 100000", "200000 50000"]
     bench.resume("a")
     assert bench.cpu_max() == ORIGINALS
 
 
-def test_a_pod_the_kernel_refuses_is_set_aside_for_a_while_and_told_once(
-    bench: Bench, monkeypatch: Patch, caplog: Log
-) -> None:
-    with monkeypatch.context() as patched:
-        refuse(patched, bench.folders["b"], errno.EACCES)
+def test_a_pod_the_kernel_refuses_is_set_aside_for_a_while_and_told_once(bench: Bench, caplog: Log) -> None:
+    with bench.refusing("b", errno.EACCES):
         for _ in range(3):
             bench.pause("b")
     assert len(lines(caplog, "could not pause")) == 1
@@ -159,12 +150,9 @@ def test_a_pod_the_kernel_refuses_is_set_aside_for_a_while_and_told_once(
     assert (bench.actuator.counts.pauses, bench.actuator.counts.pause_failures) == (1, 3)
 
 
-def test_a_resume_that_fails_is_told_once_tried_again_and_keeps_the_record(
-    bench: Bench, monkeypatch: Patch, caplog: Log
-) -> None:
+def test_a_resume_that_fails_is_told_once_tried_again_and_keeps_the_record(bench: Bench, caplog: Log) -> None:
     bench.pause("a")
-    with monkeypatch.context() as patched:
-        refuse(patched, bench.folders["a"], errno.EIO)
+    with bench.refusing("a", errno.EIO):
         for _ in range(3):
             bench.resume("a")
     assert bench.held() == ["a"]
@@ -205,17 +193,15 @@ def test_a_pod_that_is_gone_is_nobodys_trouble(bench: Bench, caplog: Log) -> Non
 
 
 def test_a_pause_by_an_operator_who_was_faster_is_not_ours(bench: Bench, caplog: Log) -> None:
-    tracked = bench.tracked("a")
-    ledger.pause(tracked.cgroup, PauseRequest(Mechanism.FREEZE, THROTTLE, Owner.MANUAL, "mine", since_ns=1))
+    bench.pause_by_hand("a", replace(BY_HAND, mechanism=Mechanism.FREEZE))
     bench.pause("a")
-    assert tracked.pod.paused is not None
-    assert tracked.pod.paused.owner is Owner.MANUAL
+    assert bench.record("a").owner is Owner.MANUAL
     assert (bench.actuator.counts.pauses, lines(caplog), bench.cpu_max()) == (0, [], ORIGINALS)
 
 
 def test_a_resume_by_an_operator_who_was_faster_is_not_ours(bench: Bench, caplog: Log) -> None:
     bench.pause("a")
-    ledger.resume(bench.tracked("a").cgroup)
+    bench.resume_by_hand("a")
     bench.resume("a")
     causes = +bench.actuator.counts.causes
     assert (bench.held(), causes, len(lines(caplog))) == ([], {Result.OPERATOR: 1}, 1)
@@ -235,9 +221,9 @@ def test_a_reaction_begins_when_the_look_was_due(bench: Bench) -> None:
 
 def test_a_pause_that_an_operator_ended_is_counted_once(bench: Bench) -> None:
     bench.pause("a")
-    ledger.resume(bench.tracked("a").cgroup)
-    bench.actuator.read_record(bench.tracked("a"))
-    bench.actuator.read_record(bench.tracked("a"))
+    bench.resume_by_hand("a")
+    bench.read_record("a")
+    bench.read_record("a")
 
     assert +bench.actuator.counts.causes == {Result.OPERATOR: 1}
 
@@ -246,15 +232,12 @@ def test_a_pause_that_an_operator_ended_is_counted_once(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("failure", ["none", "refused", "busy"])
-def test_only_paused_pods_wake_us_with_every_write(
-    tmp_path: Path, watch: Watch, monkeypatch: Patch, failure: str
-) -> None:
+def test_only_paused_pods_wake_us_with_every_write(bench: Bench, watch: Watch, failure: str) -> None:
     """A pod that thrashes at its own memory.max would wake the daemon a hundred times a second."""
-    bench = Bench(tmp_path, watch)
     events = bench.folders["b"] / "memory.events"
     with ExitStack() as stack:
         if failure == "refused":
-            refuse(stack.enter_context(monkeypatch.context()), bench.folders["b"], errno.EACCES)
+            stack.enter_context(bench.refusing("b", errno.EACCES))
         elif failure == "busy":
             stack.enter_context(lock_held(bench.folders["b"]))
         bench.pause("b")
@@ -265,7 +248,6 @@ def test_only_paused_pods_wake_us_with_every_write(
     watch.read()
     events.write_text("max 1\noom_kill 0\n")
     assert watch.read().pods == {}
-    bench.tree.close()
 
 
 def test_memory_events_is_open_during_a_pause(bench: Bench) -> None:

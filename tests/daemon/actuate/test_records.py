@@ -10,45 +10,41 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.actuating import BY_HAND, ORIGINALS, THROTTLE, Bench, lines
+from helpers.actuating import BY_HAND, ORIGINALS, Bench, lines
 from helpers.fixtures import Log, Patch
 from helpers.trees import damage, lock_held, records_left
 
 from cgpause.core.clock import NS_PER_S, now_ns
-from cgpause.core.model import Mechanism, Owner
+from cgpause.core.model import Mechanism
 from cgpause.daemon import actuate
-from cgpause.ledger import ledger
-from cgpause.ledger.plan import PauseRequest
 
 
 def test_records_of_others_are_taken_in(bench: Bench) -> None:
-    tracked = bench.tracked("a")
-    ledger.pause(tracked.cgroup, PauseRequest(Mechanism.THROTTLE, THROTTLE, Owner.MANUAL, "mine", since_ns=1))
-    bench.actuator.read_record(tracked)
+    bench.pause_by_hand("a")
+    bench.read_record("a")
     assert bench.held() == ["a"]
-    ledger.resume(tracked.cgroup)
-    bench.actuator.read_record(tracked)
+    bench.resume_by_hand("a")
+    bench.read_record("a")
     assert bench.held() == []
 
 
 def test_a_pause_that_replaced_another_between_two_readings_is_a_new_one(bench: Bench) -> None:
     """An operator ends a pause that was given up, and pauses the pod again, as operations.md says."""
     tracked = bench.tracked("b")
-    ledger.pause(tracked.cgroup, BY_HAND)
-    bench.actuator.read_record(tracked)
+    bench.pause_by_hand("b")
+    bench.read_record("b")
     tracked.drifts.count = 10
     (bench.folders["b"] / "memory.events").write_text("oom_kill 7\n")
-    ledger.resume(tracked.cgroup)
-    ledger.pause(tracked.cgroup, replace(BY_HAND, since_ns=BY_HAND.since_ns + 1))
-    bench.actuator.read_record(tracked)
-    assert tracked.pod.paused is not None
-    assert (tracked.pod.paused.since_ns, tracked.drifts.count, tracked.oom_kills) == (BY_HAND.since_ns + 1, 0, 7)
+    bench.resume_by_hand("b")
+    bench.pause_by_hand("b", replace(BY_HAND, since_ns=BY_HAND.since_ns + 1))
+    bench.read_record("b")
+    assert (bench.record("b").since_ns, tracked.drifts.count, tracked.oom_kills) == (BY_HAND.since_ns + 1, 0, 7)
 
 
 def test_a_damaged_record_sets_the_pod_aside_and_is_told_once(bench: Bench, caplog: Log) -> None:
     os.setxattr(bench.folders["a"], "user.cgpause", b"\xff\nforged")
     for _ in range(3):
-        bench.actuator.read_record(bench.tracked("a"))
+        bench.read_record("a")
     bench.pause("b")
     assert bench.held() == ["b"]
     assert bench.tracked("a").pod.protected is not None
@@ -72,10 +68,10 @@ def test_a_systemd_that_answers_slowly_is_asked_about_one_damaged_record_in_a_mi
     monkeypatch.setattr(actuate, "original_from_systemd", ask)
     for name in "abc":
         os.setxattr(bench.folders[name], "user.cgpause", b"\xff")
-        bench.actuator.read_record(bench.tracked(name))
+        bench.read_record(name)
     assert len(asked) == 1
     clock[0] += 61 * NS_PER_S
-    bench.actuator.read_record(bench.tracked("b"))
+    bench.read_record("b")
     assert len(asked) == 2
 
 
@@ -87,7 +83,7 @@ def test_a_pod_whose_record_is_lost_is_resumed_by_what_the_daemon_remembers(
     """No other source could resume it: this test has no systemd that knows the original."""
     bench.pause("b", mechanism=mechanism)
     spoil(bench.folders["b"], "user.cgpause")
-    bench.actuator.read_record(bench.tracked("b"))
+    bench.read_record("b")
     assert (bench.cpu_max(), bench.frozen(), bench.held()) == (ORIGINALS, [], [])
     assert records_left(bench.fake.root) == []
     assert len(lines(caplog, "resumed")) == 1
@@ -99,7 +95,7 @@ def test_a_lost_record_does_not_undo_what_somebody_else_wrote_since(bench: Bench
     bench.pause("b")
     os.removexattr(bench.folders["b"], "user.cgpause")
     (bench.folders["b"] / "cpu.max").write_text("70000 100000\n")
-    bench.actuator.read_record(bench.tracked("b"))
+    bench.read_record("b")
     assert (bench.cpu_max()[1], bench.held()) == ("70000 100000", [])
 
 
@@ -108,12 +104,12 @@ def test_a_pod_whose_lost_record_could_not_be_replaced_at_once_is_tried_again(be
     bench.pause("b")
     os.removexattr(bench.folders["b"], "user.cgpause")
     with lock_held(bench.folders["b"]):
-        bench.actuator.read_record(bench.tracked("b"))
+        bench.read_record("b")
     assert bench.tracked("b").damaged
     assert bench.tracked("b").record_retry_at_ns <= now_ns() + NS_PER_S
     assert (bench.actuator.counts.resume_failures, lines(caplog, "could not resume")) == (0, [])
     assert bench.held() == ["b"]
-    bench.actuator.read_record(bench.tracked("b"))
+    bench.read_record("b")
     assert (bench.cpu_max(), bench.held(), bench.tracked("b").damaged) == (ORIGINALS, [], False)
 
 

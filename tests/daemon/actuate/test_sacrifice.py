@@ -8,13 +8,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from helpers.actuating import BY_HAND, CONFIG, Bench, lines, refuse, take_over
-from helpers.fixtures import Log, Patch
+from helpers.actuating import CONFIG, Bench, lines
+from helpers.fixtures import Log
 from helpers.trees import lock_held
 
 from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.model import Owner, Resume, Sacrifice
-from cgpause.ledger import ledger
 from cgpause.pods.sampler import Sampler
 from cgpause.policy.decide import State, decide
 
@@ -58,24 +57,22 @@ def test_what_an_operator_holds_by_now_is_not_sacrificed(bench: Bench, before: b
         bench.pause("b")
     decided = Sacrifice(bench.tracked("b").pod, 1, "test")
     if before:
-        take_over(bench, "b")
+        bench.take_over("b")
     else:
-        ledger.pause(bench.tracked("b").cgroup, BY_HAND)
+        bench.pause_by_hand("b")
     bench.apply(decided)
     assert killed(bench.folders["b"]) == []
-    record = bench.tracked("b").pod.paused
-    assert record is not None
-    assert record.owner is Owner.MANUAL
+    assert bench.record("b").owner is Owner.MANUAL
 
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EACCES], ids=lambda code: errno.errorcode[code])
 def test_a_sacrifice_the_kernel_refuses_is_told_once_and_counts_for_nothing(
-    bench: Bench, monkeypatch: Patch, caplog: Log, code: int
+    bench: Bench, caplog: Log, code: int
 ) -> None:
     bench.pause("a", "b")
-    refuse(monkeypatch, bench.folders["b"], code, ("cgroup.kill",))
-    for _ in range(3):
-        bench.sacrifice("b")
+    with bench.refusing("b", code, "cgroup.kill"):
+        for _ in range(3):
+            bench.sacrifice("b")
     assert bench.actuator.counts.sacrifices == 0
     assert len(lines(caplog, "could not sacrifice")) == 1
     bench.sacrifice("a")

@@ -6,7 +6,7 @@ import logging
 import os
 from dataclasses import replace
 
-from helpers.actuating import BY_HAND, ORIGINALS, THROTTLE, Bench, drift, lines, refuse, take_over
+from helpers.actuating import ORIGINALS, THROTTLE, Bench, lines
 from helpers.fixtures import Log, Patch
 from helpers.nodes import S
 from helpers.refusals import gone, unreadable
@@ -16,13 +16,7 @@ from cgpause.core.model import Owner, Result
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
 from cgpause.ledger.ledger import Resumed
-from cgpause.ledger.plan import PauseRequest
 from cgpause.ledger.record import XATTR, encode_record
-
-
-def by_hand(bench: Bench, name: str, request: PauseRequest = BY_HAND) -> None:
-    with Cgroup(bench.tree.root, bench.tracked(name).cgroup.id.path) as cgroup:
-        ledger.pause(cgroup, request)
 
 
 def lose_record(bench: Bench, name: str) -> None:
@@ -37,7 +31,7 @@ def test_a_pod_that_vanishes_under_a_read_stays_as_it_was(bench: Bench, monkeypa
     caplog.clear()
     before = bench.tracked("a").pod
     monkeypatch.setattr(Cgroup, "get_xattr", gone)
-    bench.actuator.read_record(bench.tracked("a"))
+    bench.read_record("a")
     assert bench.tracked("a").pod == before
     assert lines(caplog) == []
 
@@ -50,7 +44,7 @@ def test_a_record_that_cannot_be_read_sets_the_pod_aside_for_a_minute(
     monkeypatch.setattr(Cgroup, "get_xattr", unreadable)
     began_ns = now_ns()
     for _ in range(2):
-        bench.actuator.read_record(bench.tracked("b"))
+        bench.read_record("b")
 
     tracked = bench.tracked("b")
     assert tracked.pod.paused is not None
@@ -76,20 +70,19 @@ def test_distress_goes_with_the_daemons_pause_and_stays_while_that_does(bench: B
     tracked.pod = replace(tracked.pod, distress="it is dying")
     bench.actuator.read_record(tracked)
     assert tracked.pod.distress == "it is dying"
-    take_over(bench, "a")
+    bench.take_over("a")
     bench.actuator.read_record(tracked)
     assert tracked.pod.distress is None
-    assert tracked.pod.paused is not None
-    assert tracked.pod.paused.owner is Owner.MANUAL
+    assert bench.record("a").owner is Owner.MANUAL
 
 
 def test_oom_kills_count_from_the_pause_that_is_taken_in(bench: Bench) -> None:
     (bench.folders["a"] / "memory.events").write_text("oom_kill 3\n")
-    by_hand(bench, "a")
-    bench.actuator.read_record(bench.tracked("a"))
+    bench.pause_by_hand("a")
+    bench.read_record("a")
     assert bench.tracked("a").oom_kills == 3
     (bench.folders["a"] / "memory.events").write_text("oom_kill 5\n")
-    bench.actuator.read_record(bench.tracked("a"))
+    bench.read_record("a")
     assert bench.tracked("a").oom_kills == 3
 
     (bench.folders["b"] / "memory.events").write_text("oom_kill 7\n")
@@ -106,20 +99,17 @@ def test_a_lost_record_of_a_pod_that_vanishes_is_nobodys_trouble(bench: Bench, m
     lose_record(bench, "a")
     caplog.clear()
     monkeypatch.setattr(Cgroup, "locked", gone)
-    bench.actuator.read_record(bench.tracked("a"))
+    bench.read_record("a")
     assert lines(caplog) == []
     assert bench.actuator.counts.resume_failures == 0
 
 
-def test_a_lost_record_that_cannot_be_made_up_for_is_counted_and_loud(
-    bench: Bench, monkeypatch: Patch, caplog: Log
-) -> None:
+def test_a_lost_record_that_cannot_be_made_up_for_is_counted_and_loud(bench: Bench, caplog: Log) -> None:
     bench.pause("b")
     lose_record(bench, "b")
     caplog.clear()
-    with monkeypatch.context() as patch:
-        refuse(patch, bench.folders["b"], 5)
-        bench.actuator.read_record(bench.tracked("b"))
+    with bench.refusing("b", 5):
+        bench.read_record("b")
     assert [(r.levelno, r.getMessage().split(" pod=")[0]) for r in caplog.records] == [
         (logging.ERROR, "could not resume")
     ]
@@ -128,7 +118,7 @@ def test_a_lost_record_that_cannot_be_made_up_for_is_counted_and_loud(
     assert str(bench.tracked("b").failure).startswith("could not resume: ")
 
     caplog.clear()
-    bench.actuator.read_record(bench.tracked("b"))
+    bench.read_record("b")
     assert bench.cpu_max() == ORIGINALS
     assert not bench.tracked("b").damaged
     assert [r.levelno for r in caplog.records] == [logging.WARNING]
@@ -146,34 +136,30 @@ def test_a_lost_record_that_an_operator_has_put_back_is_the_operators(bench: Ben
 
     def slow(cgroup: Cgroup, **options: object) -> Resumed | None:
         monkeypatch.undo()
-        known = bench.tracked("b").pod.paused
-        assert known is not None
-        os.setxattr(bench.folders["b"], XATTR, encode_record(replace(known, owner=Owner.MANUAL)))
+        os.setxattr(bench.folders["b"], XATTR, encode_record(replace(bench.record("b"), owner=Owner.MANUAL)))
         return real(cgroup, **options)  # type: ignore[arg-type] # as the caller has them
 
     monkeypatch.setattr(ledger, "resume", slow)
-    bench.actuator.read_record(bench.tracked("b"))
-    paused = bench.tracked("b").pod.paused
-    assert paused is not None
-    assert (paused.owner, bench.cpu_max()[1]) == (Owner.MANUAL, str(THROTTLE))
+    bench.read_record("b")
+    assert (bench.record("b").owner, bench.cpu_max()[1]) == (Owner.MANUAL, str(THROTTLE))
 
 
 # --- resume --------------------------------------------------------------------------------------------------------
 
 
-def test_a_resume_says_whether_it_is_over(bench: Bench, monkeypatch: Patch) -> None:
+def test_a_resume_says_whether_it_is_over(bench: Bench) -> None:
     bench.pause("b", "c")
     assert bench.actuator.resume(bench.tracked("a"), "x")
     assert bench.actuator.resume(bench.tracked("b"), "x", Result.OPERATOR, used_pct=12.5)
     assert (bench.kept[-1].result, bench.kept[-1].used_pct) == (Result.OPERATOR, 12.5)
-    refuse(monkeypatch, bench.folders["c"], 5)
-    assert not bench.actuator.resume(bench.tracked("c"), "x")
+    with bench.refusing("c", 5):
+        assert not bench.actuator.resume(bench.tracked("c"), "x")
     assert bench.held() == ["c"]
 
 
 def test_a_resumed_pod_is_as_new(bench: Bench) -> None:
     bench.pause("b")
-    drift(bench, 3)
+    bench.drift(3)
     tracked = bench.tracked("b")
     tracked.pod, tracked.damaged = replace(tracked.pod, distress="dying"), True
     bench.resume("b")
@@ -181,11 +167,10 @@ def test_a_resumed_pod_is_as_new(bench: Bench) -> None:
     assert tracked.drifts.count == 3, "they count for the whole hour"
 
 
-def test_trouble_that_comes_back_after_a_resume_is_said_again(bench: Bench, monkeypatch: Patch, caplog: Log) -> None:
+def test_trouble_that_comes_back_after_a_resume_is_said_again(bench: Bench, caplog: Log) -> None:
     for _ in range(2):
         bench.pause("b")
-        with monkeypatch.context() as patch:
-            refuse(patch, bench.folders["b"], 5)
+        with bench.refusing("b", 5):
             bench.resume("b")
             bench.resume("b")
         bench.resume("b")
@@ -196,11 +181,10 @@ def test_trouble_that_comes_back_after_a_resume_is_said_again(bench: Bench, monk
 # --- drift ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_drift_that_cannot_be_answered_counts(bench: Bench, monkeypatch: Patch, caplog: Log) -> None:
+def test_a_drift_that_cannot_be_answered_counts(bench: Bench, caplog: Log) -> None:
     bench.pause("b")
-    with monkeypatch.context() as patch:
-        refuse(patch, bench.folders["b"], 5)
-        drift(bench, 2)
+    with bench.refusing("b", 5):
+        bench.drift(2)
     assert bench.tracked("b").drifts.count == 2
     assert len(lines(caplog, "could not assert again")) == 1
     assert bench.held() == ["b"]
