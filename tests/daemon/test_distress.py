@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from helpers.actuating import Bench
@@ -14,8 +13,12 @@ from helpers.trees import FakeTree, cpu_max
 
 from cgpause.config.settings import PodClass
 from cgpause.daemon.distress import Distress
-from cgpause.kernel.inotify import Watch
 from cgpause.kernel.processes import ResumeReason
+
+
+@pytest.fixture
+def distress(bench: Bench) -> Distress:
+    return Distress(bench.tree, bench.actuator)
 
 
 def test_a_container_that_starts_in_a_paused_pod_ends_the_pause(tree: FakeTree, start: Start) -> None:
@@ -27,10 +30,10 @@ def test_a_container_that_starts_in_a_paused_pod_ends_the_pause(tree: FakeTree, 
     assert cpu_max(pod) == "max 100000"
 
 
-def test_a_pod_that_loses_child_after_child_to_oom_kills_is_resumed_three_times(tmp_path: Path, watch: Watch) -> None:
+def test_a_pod_that_loses_child_after_child_to_oom_kills_is_resumed_three_times(
+    bench: Bench, distress: Distress
+) -> None:
     """A throttled pod can make such children to get itself resumed again and again."""
-    bench = Bench(tmp_path, watch)
-    distress = Distress(bench.tree, bench.actuator)
     believed = []
     for kills in range(1, 5):
         bench.pause("b")
@@ -53,11 +56,9 @@ def test_a_pod_resumed_in_distress_is_not_paused_again_at_once(tree: FakeTree, s
     assert cpu_max(pod) == "max 100000"
 
 
-def test_without_inotify_a_container_that_starts_in_a_running_pod_is_seen(tmp_path: Path, watch: Watch) -> None:
+def test_without_inotify_a_container_that_starts_in_a_running_pod_is_seen(bench: Bench, distress: Distress) -> None:
     """Otherwise its own word would never be read, and it would not be spared while it is made."""
-    bench = Bench(tmp_path, watch)
     tracked = bench.tracked("b")
-    distress = Distress(bench.tree, bench.actuator)
     distress.scan(100 * S, unwatched=True)
     (bench.folders["b"] / f"cri-containerd-{'c' * 64}.scope").mkdir()
     distress.scan(105 * S, unwatched=True)
@@ -69,14 +70,12 @@ def test_without_inotify_a_container_that_starts_in_a_running_pod_is_seen(tmp_pa
 
 
 def test_after_lost_events_words_are_read_and_programs_looked_for_again(
-    tmp_path: Path, watch: Watch, monkeypatch: Patch
+    bench: Bench, distress: Distress, monkeypatch: Patch
 ) -> None:
-    bench = Bench(tmp_path, watch)
     tracked = bench.tracked("b")
     tracked.pod = replace(tracked.pod, no_program=True)
     asked: list[str] = []
     monkeypatch.setattr(bench.tree.words, "request", lambda pod: asked.append(pod.path))
-    distress = Distress(bench.tree, bench.actuator)
     for at_s, times in ((11, 1), (12, 1), (20, 1), (21, 2), (32, 2)):
         if at_s < 20:
             distress.note_lost_events(at_s * S)
@@ -85,45 +84,33 @@ def test_after_lost_events_words_are_read_and_programs_looked_for_again(
     assert not tracked.pod.no_program
 
 
-def test_a_pod_that_a_rule_calls_batch_may_refuse_connections(tmp_path: Path, watch: Watch, monkeypatch: Patch) -> None:
-    """On the host's network they are connections to anyone."""
-    refused = iter(range(100))
-    monkeypatch.setattr("cgpause.daemon.distress.refused_connections", lambda _: next(refused))
-    bench = Bench(tmp_path, watch)
-    bench.pause("b")
-    tracked = bench.tracked("b")
-    tracked.signs.given_class, tracked.signs.started_ns = PodClass.BATCH, 100 * S
-    distress = Distress(bench.tree, bench.actuator)
-    for at_s in range(101, 110):
-        distress.scan(at_s * S, unwatched=False)
-    assert tracked.pod.distress is None
-
-
 @pytest.mark.parametrize(
-    ("started_s", "seen_s", "at_s", "looks_s", "resumed"),
+    ("started_s", "seen_s", "at_s", "looks_s", "ruled", "resumed"),
     [
-        pytest.param(100, 50, 399, 1, True, id="a-slow-start"),
-        pytest.param(100, 50, 401, 1, False, id="no-start-takes-so-long"),
-        pytest.param(0, 100, 399, 5, True, id="there-when-the-daemon-started"),
+        pytest.param(100, 50, 399, 1, PodClass.AUTO, True, id="a-slow-start"),
+        pytest.param(100, 50, 401, 1, PodClass.AUTO, False, id="no-start-takes-so-long"),
+        pytest.param(0, 100, 399, 5, PodClass.AUTO, True, id="there-when-the-daemon-started"),
+        # On the host's network they are connections to anyone.
+        pytest.param(100, 50, 399, 1, PodClass.BATCH, False, id="a-rule-calls-it-batch"),
     ],
 )
 def test_a_batch_pod_that_refuses_connections_may_become_a_service(
-    tmp_path: Path,
-    watch: Watch,
+    bench: Bench,
+    distress: Distress,
     monkeypatch: Patch,
     started_s: int,
     seen_s: int,
     at_s: int,
     looks_s: int,
+    ruled: PodClass,
     resumed: bool,
 ) -> None:
     refused = iter(range(100))
     monkeypatch.setattr("cgpause.daemon.distress.refused_connections", lambda _: next(refused))
-    bench = Bench(tmp_path, watch)
     bench.pause("b")
     tracked = bench.tracked("b")
+    tracked.signs.given_class = ruled
     tracked.signs.started_ns, tracked.signs.seen_ns = started_s * S, seen_s * S
-    distress = Distress(bench.tree, bench.actuator)
     for before_s in range(looks_s, 0, -1):
         distress.scan((at_s - before_s) * S, unwatched=False)
     assert tracked.pod.distress is None, "the first reading is the base"

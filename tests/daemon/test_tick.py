@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from cgpause.daemon import loop as loop_module
 from cgpause.daemon.distress import Distress
 from cgpause.daemon.intake import Intake
 from cgpause.daemon.loop import Loop
-from cgpause.kernel.inotify import Changes, PodChange, Watch
+from cgpause.kernel.inotify import Changes, PodChange
 from cgpause.pods.refresh_times import RefreshTimes
 from cgpause.pods.tracked import TrackedPod
 from cgpause.policy.decide import State
@@ -91,6 +91,21 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: Patch) -> No
     assert intake.tree.ended == []
 
 
+def resting_loop(
+    bounds: tuple[int, int], headroom: Callable[[], Headroom], *, stalls: bool = False, sleep_ns: int | None = None
+) -> Loop:
+    """Return a loop that has sampled a second ago; its sampler gives these bounds and this headroom."""
+    part: Any = SimpleNamespace(apply=quiet, stalls=stalls)
+    sampler: Any = SimpleNamespace(glance=lambda: bounds, headroom=headroom, kubepods=SimpleNamespace(current_bytes=0))
+    intake: Any = SimpleNamespace(brake=part, psi=SimpleNamespace(on_kubepods=True), sleep_ns=lambda *_: sleep_ns)
+    loop = Loop(part, 0, intake, sampler, part, part, part, State(), release=quiet)
+    loop.sample = sample(1000 * S, 60, [PodUsage(1, pod("a"))])
+    return loop
+
+
+AT_REST = Quiet(50, 70, until_ns=1002 * S, next_sample_ns=S // 4)
+
+
 @pytest.mark.parametrize(
     ("bounds", "exact", "stalls", "tight", "rests", "reads"),
     [
@@ -111,12 +126,8 @@ def test_the_headroom_is_read_in_full_only_if_its_bounds_do_not_suffice(
         read.append(exact)
         return Headroom(1000, exact, None, 0)
 
-    part: Any = SimpleNamespace(apply=quiet, stalls=stalls)
-    sampler: Any = SimpleNamespace(glance=lambda: bounds, headroom=headroom, kubepods=SimpleNamespace(current_bytes=0))
-    intake: Any = SimpleNamespace(brake=part, psi=SimpleNamespace(on_kubepods=True), sleep_ns=quiet)
-    loop = Loop(part, 0, intake, sampler, part, part, part, State(), release=quiet)
-    loop.sample = sample(1000 * S, 60, [PodUsage(1, pod("a"))])
-    loop.schedule = Schedule(quiet=Quiet(50, 70, until_ns=1002 * S, next_sample_ns=S // 4), tight=tight)
+    loop = resting_loop(bounds, headroom, stalls=stalls)
+    loop.schedule = Schedule(quiet=AT_REST, tight=tight)
 
     assert loop._try_rest(1001 * S) is rests
     assert len(read) == reads
@@ -125,15 +136,8 @@ def test_the_headroom_is_read_in_full_only_if_its_bounds_do_not_suffice(
 
 def test_a_daemon_that_sleeps_while_memory_is_tight_plans_its_next_sample() -> None:
     """It sleeps although memory is tight if every pod is protected; without a new time the loop would spin."""
-    part: Any = SimpleNamespace(apply=quiet, stalls=False)
-    sampler: Any = SimpleNamespace(
-        glance=lambda: (60, 60), headroom=lambda: Headroom(1000, 60, None, 0), kubepods=SimpleNamespace(current_bytes=0)
-    )
-    intake: Any = SimpleNamespace(brake=part, psi=SimpleNamespace(on_kubepods=True), sleep_ns=lambda *_: 30 * S)
-    loop = Loop(part, 0, intake, sampler, part, part, part, State(), release=quiet)
-    loop.sample = sample(1000 * S, 60, [PodUsage(1, pod("a"))])
-    at_rest = Quiet(50, 70, until_ns=1002 * S, next_sample_ns=S // 4)
-    loop.schedule = Schedule(quiet=at_rest, tight=True, asleep=True, tight_below_bytes=55)
+    loop = resting_loop((60, 60), lambda: Headroom(1000, 60, None, 0), sleep_ns=30 * S)
+    loop.schedule = Schedule(quiet=AT_REST, tight=True, asleep=True, tight_below_bytes=55)
 
     assert loop._try_rest(1001 * S)
     assert loop.schedule.sample_at_ns == 1031 * S
@@ -157,9 +161,8 @@ def take_in_containers(
 
 
 @pytest.mark.parametrize(("tight", "due_ns"), [(False, 7 * S), (True, 5 * S + S // 10)])
-def test_a_new_container_ends_the_daemons_sleep(tmp_path: Path, watch: Watch, tight: bool, due_ns: int) -> None:
+def test_a_new_container_ends_the_daemons_sleep(bench: Bench, tight: bool, due_ns: int) -> None:
     """Two large pods part ways before the tripwire would wake the daemon."""
-    bench = Bench(tmp_path, watch)
     asleep = Schedule(sample_at_ns=30 * S, tight=tight, asleep=True, quiet=Quiet(1, 2, 30 * S, S))
     after = take_in_containers(bench, bench.tracked("b"), RefreshTimes(), asleep)
     assert after == Schedule(sample_at_ns=due_ns, tight=tight)
@@ -167,9 +170,8 @@ def test_a_new_container_ends_the_daemons_sleep(tmp_path: Path, watch: Watch, ti
 
 @pytest.mark.parametrize(("at_ns", "sleep_ns"), [(1000 * S, 30 * S), (1060 * S, None), (1120 * S, 30 * S)])
 def test_the_daemon_does_not_sleep_for_a_minute_after_a_container_has_started(
-    tmp_path: Path, watch: Watch, at_ns: int, sleep_ns: int | None
+    bench: Bench, at_ns: int, sleep_ns: int | None
 ) -> None:
-    bench = Bench(tmp_path, watch)
     tracked, intake = bench.tracked("b"), intake_of(bench, RefreshTimes())
     if at_ns > 1000 * S:
         tracked.pod = replace(tracked.pod, changed_at_ns=1060 * S)
@@ -178,19 +180,17 @@ def test_the_daemon_does_not_sleep_for_a_minute_after_a_container_has_started(
     assert intake.sleep_ns(Headroom(1000, 500, None, 0), at_ns) is None, "its start is no event"
 
 
-def test_the_limit_of_a_pod_is_read_again_when_it_gets_a_container(tmp_path: Path, watch: Watch) -> None:
+def test_the_limit_of_a_pod_is_read_again_when_it_gets_a_container(bench: Bench) -> None:
     """After a reboot, the pod's name is known at once, and kubelet sets its limit after its cgroup appeared."""
-    bench = Bench(tmp_path, watch)
     tracked = bench.tracked("b")
     (bench.folders["b"] / "memory.max").write_text("4096\n")
     take_in_containers(bench, tracked, RefreshTimes())
     assert tracked.pod.memory_max_bytes == 4096
 
 
-def test_a_pod_without_a_name_is_looked_up_again_when_it_gets_a_container(tmp_path: Path, watch: Watch) -> None:
+def test_a_pod_without_a_name_is_looked_up_again_when_it_gets_a_container(bench: Bench) -> None:
     """kubelet makes its log folder after its cgroup and before its sandbox."""
-    bench, times = Bench(tmp_path, watch), RefreshTimes()
-    tracked = bench.tracked("b")
+    tracked, times = bench.tracked("b"), RefreshTimes()
     take_in_containers(bench, tracked, times)
     assert times.due_ns == 900 * S, "its name is known"
 
