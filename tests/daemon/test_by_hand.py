@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from helpers.daemons import HIGH, NO_SACRIFICE, PAUSED, S, Start, pause_web
 from helpers.trees import FakeTree, cpu_max, pause_pod, records_left, wait_until
@@ -12,8 +13,15 @@ from helpers.trees import FakeTree, cpu_max, pause_pod, records_left, wait_until
 from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.ledger.ledger import resume, take_over
+from cgpause.ledger.ledger import take_over
 from cgpause.ledger.plan import PauseRequest
+from cgpause.restore import resume_all
+
+
+def take_over_by_hand(tree: FakeTree, pod: Path, expires_ns: int | None = None) -> None:
+    request = PauseRequest(Mechanism.THROTTLE, CpuMax(1001, 100_000), Owner.MANUAL, "by hand", now_ns(), expires_ns)
+    with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
+        assert take_over(cgroup, request) is not None
 
 
 def test_the_daemons_pause_is_taken_over_by_hand_and_outlives_its_reason_and_the_daemon(
@@ -24,9 +32,7 @@ def test_the_daemons_pause_is_taken_over_by_hand_and_outlives_its_reason_and_the
     daemon = start()
     for pod in pods.values():
         wait_until(lambda pod=pod: cpu_max(pod) == PAUSED, "the pause")  # type: ignore[misc]
-    request = PauseRequest(Mechanism.THROTTLE, CpuMax(1001, 100_000), Owner.MANUAL, "by hand", now_ns())
-    with Cgroup(str(tree.root), str(pods["kept"].relative_to(tree.root))) as cgroup:
-        assert take_over(cgroup, request) is not None
+    take_over_by_hand(tree, pods["kept"])
 
     tree.set_used(0)
     wait_until(lambda: cpu_max(pods["back"]) == "50000 100000", "the daemon to resume what it holds")
@@ -37,22 +43,18 @@ def test_the_daemons_pause_is_taken_over_by_hand_and_outlives_its_reason_and_the
 
     assert records_left(tree.root) == [pods["kept"]]
     assert daemon.log.endswith("stopped not_resumed=0 paused_by_hand=1\n")
-    with Cgroup(str(tree.root), str(pods["kept"].relative_to(tree.root))) as cgroup:
-        resumed = resume(cgroup)
-    assert resumed is not None
+    assert len(resume_all(str(tree.root))) == 1
     assert cpu_max(pods["kept"]) == "50000 100000"
 
 
 def test_what_is_taken_over_for_a_time_ends_with_it(tree: FakeTree, start: Start) -> None:
     pod, daemon = pause_web(tree, start, cpu_max="50000 100000")
-    at_ns = now_ns()
-    request = PauseRequest(Mechanism.THROTTLE, CpuMax(1001, 100_000), Owner.MANUAL, "by hand", at_ns, at_ns + S)
-    with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
-        assert take_over(cgroup, request) is not None
+    end_ns = now_ns() + S
+    take_over_by_hand(tree, pod, end_ns)
 
     tree.set_used(0)
     daemon.wait_for_log(" resumed pod=default/web")
-    assert now_ns() >= at_ns + S
+    assert now_ns() >= end_ns
     assert "owner=manual" in next(line for line in daemon.log.splitlines() if " resumed pod=" in line)
     assert cpu_max(pod) == "50000 100000"
 

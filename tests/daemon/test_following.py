@@ -6,10 +6,11 @@ import shutil
 import time
 from pathlib import Path
 
-from helpers.daemons import GIB, HIGH, MIB, NO_SACRIFICE, PAUSED, S, Start
+from helpers.daemons import GIB, HIGH, MIB, NO_SACRIFICE, PAUSED, Running, S, Start
 from helpers.processes import containers
 from helpers.trees import FakeTree, cpu_max, other_tree, records_left, rewrite, wait_until
 
+ALL_BATCH = '[[pods]]\nmatch = "*/*"\nclass = "batch"\n'
 WALK_OFTEN = f"from cgpause.pods import refresh_times; refresh_times.REFRESH_NS = {S // 2}"
 
 
@@ -43,7 +44,7 @@ def test_new_pods_are_left_alone_until_they_have_settled(tree: FakeTree, start: 
 def test_facts_are_read_again_as_soon_as_memory_is_close(tree: FakeTree, start: Start) -> None:
     first = tree.add_pod("large", GIB // 2, memory_max=str(GIB))
     pod = tree.add_pod("resized", 32 * MIB, memory_max=str(32 * MIB))  # full: it can take no more
-    start('[[pods]]\nmatch = "*/*"\nclass = "batch"\n', before=WALK_OFTEN)
+    start(ALL_BATCH, before=WALK_OFTEN)
     time.sleep(1)  # older than the facts may be when memory is tight; the next regular refresh is ten minutes away
     rewrite(pod / "memory.max", f"{GIB}\n")
     tree.set_used(HIGH)
@@ -75,7 +76,7 @@ def look_inside(pod):
     runs = pathlib.Path({str(started)!r}).exists()
     return Inside(runtime=not runs, program=runs)
 programs.look_inside = look_inside"""
-    daemon = start('[[pods]]\nmatch = "*/*"\nclass = "batch"\n', before=look)
+    daemon = start(ALL_BATCH, before=look)
     wait_until(sampled.exists, "the first sample: pods that it has are not new")
     # Each may take more than there is: memory is tight with the first one, also if the second appears later.
     pods = [tree.add_pod(name, memory_max=str(GIB + 100 * MIB)) for name in ("first", "second")]
@@ -91,25 +92,17 @@ programs.look_inside = look_inside"""
 
 def test_limits_that_were_raised_count_far_from_the_limit(tree: FakeTree, start: Start) -> None:
     """A resize in place is no event; the next regular refresh is ten minutes away."""
-    pods = [tree.add_pod(name, 64 * MIB, memory_max=str(64 * MIB)) for name in ("first", "second")]
-    start('[[pods]]\nmatch = "*/*"\nclass = "batch"\n')
-    time.sleep(1)
-    for pod in pods:
-        rewrite(pod / "memory.max", f"{800 * MIB}\n")
+    pods, _ = raise_limits(tree, start)
     wait_until(lambda: one_of_both_is_paused(tree, pods), "a pause with a third of the memory free")
 
 
 def test_the_look_for_programs_comes_before_the_first_pause(tree: FakeTree, start: Start) -> None:
     """It shows which pods are critical for the node."""
-    pods = [tree.add_pod(name, 64 * MIB, memory_max=str(64 * MIB)) for name in ("first", "second")]
     look = """
 from cgpause.kernel.listening import Inside
 from cgpause.pods import programs
 programs.look_inside = lambda _: Inside(runtime=False, program=True, node_critical=True)"""
-    daemon = start('[[pods]]\nmatch = "*/*"\nclass = "batch"\n', before=look)
-    time.sleep(1)
-    for pod in pods:
-        rewrite(pod / "memory.max", f"{800 * MIB}\n")
+    pods, daemon = raise_limits(tree, start, before=look)
 
     def both_have_grown() -> bool:
         assert not one_of_both_is_paused(tree, pods)
@@ -117,6 +110,16 @@ programs.look_inside = lambda _: Inside(runtime=False, program=True, node_critic
 
     wait_until(both_have_grown, "both to grow")
     assert " paused " not in daemon.log
+
+
+def raise_limits(tree: FakeTree, start: Start, before: str = "") -> tuple[list[Path], Running]:
+    """Start a daemon on two pods at their limits, and raise these; return the pods and the daemon."""
+    pods = [tree.add_pod(name, 64 * MIB, memory_max=str(64 * MIB)) for name in ("first", "second")]
+    daemon = start(ALL_BATCH, before=before)
+    time.sleep(1)
+    for pod in pods:
+        rewrite(pod / "memory.max", f"{800 * MIB}\n")
+    return pods, daemon
 
 
 def one_of_both_is_paused(tree: FakeTree, pods: list[Path]) -> bool:

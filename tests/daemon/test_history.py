@@ -108,8 +108,7 @@ def test_a_pod_that_goes_while_it_is_paused_is_noted(tree: FakeTree, start: Star
 def test_a_reload_can_switch_the_history_off(tree: FakeTree, start: Start, state: Path) -> None:
     pod = tree.add_pod("web")
     daemon = start(NO_SACRIFICE, "--state-dir", str(state))
-    daemon.config.write_text(f"{NO_SACRIFICE}[history]\nmax_mib = 0\n")
-    daemon.process.send_signal(signal.SIGHUP)
+    daemon.reload(f"{NO_SACRIFICE}[history]\nmax_mib = 0\n")
     daemon.wait_for_log("configuration reloaded")
     tree.set_used(HIGH)
     wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -57,8 +56,7 @@ def test_memory_that_cannot_be_read_releases_memory_high(tree: FakeTree, braked:
 
 
 def test_switching_memory_high_off_puts_the_original_back(tree: FakeTree, braked: Path, daemon: Running) -> None:
-    daemon.config.write_text("[memory_high]\nenabled = false\n")
-    daemon.process.send_signal(signal.SIGHUP)
+    daemon.reload("[memory_high]\nenabled = false\n")
 
     daemon.wait_for_log('released memory.high cgroup=kubepods.slice memory_high_to=max reason="switched off"')
     assert is_released(braked)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import pytest
@@ -62,11 +61,9 @@ def test_nothing_is_published_unless_asked_for_and_a_reload_can_ask(
     daemon.wait_for_log("pod appeared pod=default/witness")
     assert list(run_dir.iterdir()) == []
 
-    daemon.config.write_text(NO_SACRIFICE + METRICS)
-    daemon.process.send_signal(signal.SIGHUP)
+    daemon.reload(NO_SACRIFICE + METRICS)
     wait_until(lambda: bool(figures(run_dir)), "what the new file asks for")
-    daemon.config.write_text(NO_SACRIFICE)
-    daemon.process.send_signal(signal.SIGHUP)
+    daemon.reload(NO_SACRIFICE)
     wait_until(lambda: list(run_dir.iterdir()) == [], "nothing to be published any more")
 
 
@@ -74,8 +71,7 @@ def test_a_refused_configuration_and_the_one_in_force_can_be_seen(tree: FakeTree
     daemon = start(NO_SACRIFICE + METRICS, "--run-dir", str(run_dir))
 
     def reload(config: str, *, succeeds: bool) -> str:
-        daemon.config.write_text(config)
-        daemon.process.send_signal(signal.SIGHUP)
+        daemon.reload(config)
         wait_until(
             lambda: figures(run_dir).get(("cgpause_config_last_reload_successful",)) == succeeds, "the next figures"
         )

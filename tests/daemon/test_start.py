@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -27,14 +26,12 @@ def test_reload_takes_a_good_file_and_keeps_the_old_one_for_a_bad_one(tree: Fake
     tree.set_used(int(0.7 * GIB))
     daemon = start()
 
-    daemon.config.write_text("[watermark]\nupper_pct = 60\nlower_pct = 70\nbatch = 0\n")
-    daemon.process.send_signal(signal.SIGHUP)
+    daemon.reload("[watermark]\nupper_pct = 60\nlower_pct = 70\nbatch = 0\n")
     daemon.wait_for_log("configuration not reloaded, the old one stays")
     assert f"{daemon.config}: watermark.batch" in daemon.log
     assert cpu_max(pod) == "max 100000"
 
-    daemon.config.write_text('policy = "watermark"\n[watermark]\nupper_pct = 60\nlower_pct = 50\n')
-    daemon.process.send_signal(signal.SIGHUP)
+    daemon.reload('policy = "watermark"\n[watermark]\nupper_pct = 60\nlower_pct = 50\n')
     daemon.wait_for_log("configuration reloaded")
     wait_until(lambda: cpu_max(pod) == PAUSED, "the pause the new file asks for")
 

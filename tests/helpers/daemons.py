@@ -53,6 +53,10 @@ class Running:
         wait_until(lambda: text in self.log or self.process.poll() is not None, f"{text!r} in the log")
         assert text in self.log, self.log
 
+    def reload(self, config: str) -> None:
+        self.config.write_text(config)
+        self.process.send_signal(signal.SIGHUP)
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         return self.process.wait(60)
