@@ -14,7 +14,10 @@ from cgpause.kernel.cgroupfs import Cgroup
 
 @pytest.fixture
 def pod(tmp_path: Path) -> PausableCgroup:
-    return make_cgroup(tmp_path)
+    """Return the cgroup of a running pod with half a CPU and a burst of 20 ms."""
+    made = make_cgroup(tmp_path)
+    made.set("50000 100000", 20000)
+    return made
 
 
 @pytest.fixture

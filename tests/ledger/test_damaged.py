@@ -54,7 +54,6 @@ def test_a_second_source_replaces_a_damaged_record(pod: PausableCgroup, cgroup: 
 
 
 def test_a_sound_record_needs_no_second_source(pod: PausableCgroup, cgroup: Cgroup) -> None:
-    pod.set("50000 100000")
     ledger.pause(cgroup, request())
     ledger.resume(cgroup, second_source=lambda _: pytest.fail("asked in vain"))
     assert pod.state().cpu_max == "50000 100000"

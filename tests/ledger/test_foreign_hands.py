@@ -42,7 +42,6 @@ def test_a_pod_that_somebody_froze_is_not_ours_to_freeze(
     pod: PausableCgroup, held: str | None, freezes: Callable[[Cgroup], object]
 ) -> None:
     """A resume would thaw it, against the intention of the process that froze it."""
-    pod.set("50000 100000", 20000)
     if held is not None:
         hold(pod, held)
     pod.write("cgroup.freeze", "1")
@@ -56,7 +55,6 @@ def test_a_pod_that_somebody_froze_is_not_ours_to_freeze(
 
 @pytest.mark.parametrize("held", ["freeze", "throttle-and-freeze"])
 def test_a_pod_that_somebody_thawed_stays_thawed_and_gets_its_quota_back(pod: PausableCgroup, held: str) -> None:
-    pod.set("50000 100000", 20000)
     hold(pod, held)
     pod.write("cgroup.freeze", "0")
 
@@ -67,7 +65,6 @@ def test_a_pod_that_somebody_thawed_stays_thawed_and_gets_its_quota_back(pod: Pa
 
 
 def test_a_throttled_pod_that_somebody_froze_is_taken_over_as_it_is(pod: PausableCgroup) -> None:
-    pod.set("50000 100000", 20000)
     hold(pod, "throttle")
     pod.write("cgroup.freeze", "1")
     before = pod.state()
@@ -82,7 +79,6 @@ def test_a_throttled_pod_that_somebody_froze_is_taken_over_as_it_is(pod: Pausabl
 
 
 def test_a_pod_frozen_by_us_is_not_frozen_again(pod: PausableCgroup) -> None:
-    pod.set("50000 100000")
     hold(pod, "freeze")
     with pod.stepped(refuse_writes("cgroup.freeze")) as cgroup:
         take_over(FREEZE)(cgroup)
@@ -90,7 +86,6 @@ def test_a_pod_frozen_by_us_is_not_frozen_again(pod: PausableCgroup) -> None:
 
 
 def test_a_failed_take_over_keeps_a_resize_it_found(pod: PausableCgroup) -> None:
-    pod.set("50000 100000", 20000)
     hold(pod, "throttle")
     pod.write("cpu.max", "60000 100000")
     pod.write("cpu.max.burst", "500")
@@ -123,7 +118,6 @@ def test_a_failed_take_over_of_a_frozen_pod_leaves_it_frozen(pod: PausableCgroup
 
 @pytest.mark.parametrize("held", ["throttle", "freeze", "throttle-and-freeze"])
 def test_a_pause_whose_record_was_removed_is_undone_from_memory(pod: PausableCgroup, held: str) -> None:
-    pod.set("50000 100000", 20000)
     before = pod.state()
     hold(pod, held)
     known = record_of(pod)
@@ -149,7 +143,6 @@ def test_a_remembered_pause_that_changed_nothing_is_over(pod: PausableCgroup) ->
 
 
 def test_a_remembered_record_stands_in_for_a_damaged_one(pod: PausableCgroup) -> None:
-    pod.set("50000 100000")
     before = pod.state()
     hold(pod, "throttle")
     known = record_of(pod)
@@ -163,7 +156,6 @@ def test_a_remembered_record_stands_in_for_a_damaged_one(pod: PausableCgroup) ->
 
 def test_a_pause_that_an_operator_has_just_extended_goes_on(pod: PausableCgroup) -> None:
     """The daemon and the operator act at the same moment: the pause is about to end."""
-    pod.set("50000 100000")
     hold(pod, "throttle")
     with pod.open() as cgroup:
         take_over(THROTTLED)(cgroup)
@@ -178,7 +170,6 @@ def test_a_pause_that_an_operator_has_just_extended_goes_on(pod: PausableCgroup)
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO])
 def test_a_burst_that_no_longer_fits_is_dropped_and_another_error_is_not(pod: PausableCgroup, code: int) -> None:
-    pod.set("50000 100000", 20000)
     hold(pod, "throttle")
     pod.write("cpu.max", "3000 100000")
     with pod.stepped(refuse_writes("cpu.max.burst", code)) as cgroup:
@@ -205,7 +196,6 @@ def test_a_torn_quota_of_a_frozen_pod_is_not_ours_to_write(pod: PausableCgroup) 
 
 
 def test_a_pod_that_vanishes_while_it_is_frozen_is_gone(pod: PausableCgroup) -> None:
-    pod.set("50000 100000")
     hold(pod, "throttle")
     steps: list[str] = []
 

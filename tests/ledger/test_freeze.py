@@ -19,7 +19,6 @@ THROTTLED, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE
 
 
 def test_a_throttled_pod_is_frozen_on_top_and_resume_undoes_both(pod: PausableCgroup, cgroup: Cgroup) -> None:
-    pod.set("50000 100000", 20000)
     before = pod.state()
     throttled, _ = ledger.pause(cgroup, request())
 
@@ -38,7 +37,6 @@ def test_a_throttled_pod_is_frozen_on_top_and_resume_undoes_both(pod: PausableCg
 
 def test_a_freeze_is_recorded_first_leaves_the_quota_alone_and_is_undone_first(pod: PausableCgroup) -> None:
     """A write of the quota would refill the CPU pool of the pod that grows."""
-    pod.set("50000 100000", 20000)
     hold(pod, "throttle")
     steps: list[str] = []
 
@@ -64,7 +62,6 @@ def test_a_freeze_is_recorded_first_leaves_the_quota_alone_and_is_undone_first(p
 def test_only_a_pod_the_daemon_throttles_is_frozen(
     pod: PausableCgroup, cgroup: Cgroup, prepare: Callable[[Cgroup], object]
 ) -> None:
-    pod.set("50000 100000", 20000)
     prepare(cgroup)
     before = pod.state()
     assert ledger.freeze(cgroup, "again") == (ledger.read_record(cgroup), False)
@@ -73,7 +70,6 @@ def test_only_a_pod_the_daemon_throttles_is_frozen(
 
 @pytest.mark.parametrize("trouble", ["refused", "another-writer"])
 def test_a_pod_that_cannot_be_frozen_stays_throttled(pod: PausableCgroup, trouble: str) -> None:
-    pod.set("50000 100000", 20000)
     hold(pod, "throttle")
     before = pod.state()
     reads = 0

@@ -49,7 +49,6 @@ def holder(pod: PausableCgroup) -> Iterator[Holder]:
 def test_a_pod_locked_by_another_process_is_busy_until_that_one_is_gone(
     pod: PausableCgroup, cgroup: Cgroup, holder: Holder
 ) -> None:
-    pod.set("50000 100000")
     before = pod.state()
     operations: list[Callable[[], object]] = [
         lambda: ledger.pause(cgroup, request(), wait_s=0.02),
@@ -69,7 +68,6 @@ def test_a_pod_locked_by_another_process_is_busy_until_that_one_is_gone(
 
 
 def test_the_lock_is_given_back_after_success_and_after_failure(pod: PausableCgroup, cgroup: Cgroup) -> None:
-    pod.set("50000 100000")
     with pod.open() as other:
         ledger.pause(cgroup, request(), wait_s=0)
         ledger.reassert(other, THROTTLE, wait_s=0)

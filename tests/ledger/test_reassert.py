@@ -56,7 +56,6 @@ def test_a_foreign_value_is_answered_and_is_the_original_from_then_on(
 def test_a_foreign_write_to_a_pod_frozen_on_top_is_answered_and_it_stays_frozen(
     pod: PausableCgroup, cgroup: Cgroup, foreign: str
 ) -> None:
-    pod.set("50000 100000", 20000)
     throttle_and_freeze(cgroup)
     pod.write("cpu.max", foreign)
     record = ledger.reassert(cgroup, THROTTLE)
@@ -79,7 +78,6 @@ def test_a_foreign_write_to_a_pod_frozen_on_top_is_answered_and_it_stays_frozen(
 def test_nothing_foreign_is_not_answered(
     pod: PausableCgroup, cgroup: Cgroup, prepare: Callable[[Cgroup], object]
 ) -> None:
-    pod.set("50000 100000")
     prepare(cgroup)
     before = pod.state()
     assert ledger.reassert(cgroup, THROTTLE) is None

@@ -92,7 +92,6 @@ def test_a_pause_refused_once_undoes_itself_and_takes_its_record_along(
 
 def test_a_pause_that_cannot_be_undone_says_so_as_a_restore_error(pod: PausableCgroup) -> None:
     """The worst case has its own error class and its own exit code (6), and the record stays."""
-    pod.set("50000 100000", 20000)
 
     def refuse(cgroup: SteppedCgroup, step: str, name: str) -> None:
         if step == "write" and (name == "cpu.max" or (name == "cpu.max.burst" and pod.state().burst == "0")):
@@ -122,7 +121,6 @@ def test_without_a_record_nothing_is_written_at_all(pod: PausableCgroup, code: i
 
 
 def test_another_writer_in_the_same_moment_is_an_error_and_wins(pod: PausableCgroup) -> None:
-    pod.set("50000 100000", 20000)
     reads = 0
 
     def race(_: SteppedCgroup, step: str, name: str) -> None:
@@ -142,7 +140,6 @@ def test_another_writer_in_the_same_moment_is_an_error_and_wins(pod: PausableCgr
 def test_a_pod_whose_values_cannot_be_understood_is_not_paused(
     pod: PausableCgroup, cgroup: Cgroup, file: str, text: str
 ) -> None:
-    pod.set("50000 100000")
     (pod.folder / file).write_text(text)
     before = pod.state()
     with pytest.raises(CgpauseError, match="malformed"):

@@ -68,7 +68,6 @@ def test_a_pause_never_gives_a_pod_more_than_it_had(
 
 def test_burst_is_zeroed_before_the_quota_and_put_back_after_it(pod: PausableCgroup) -> None:
     """The kernel refuses a quota below the burst, and a burst above the quota."""
-    pod.set("50000 100000", 20000)
     writes: list[str] = []
 
     def note(_: Cgroup, step: str, name: str) -> None:
@@ -82,7 +81,6 @@ def test_burst_is_zeroed_before_the_quota_and_put_back_after_it(pod: PausableCgr
 
 
 def test_a_pod_without_a_burst_file_can_be_paused(pod: PausableCgroup, cgroup: Cgroup) -> None:
-    pod.set("50000 100000")
     (pod.folder / "cpu.max.burst").unlink()
     ledger.pause(cgroup, request())
     ledger.resume(cgroup)
@@ -94,7 +92,6 @@ def test_a_pod_without_a_burst_file_can_be_paused(pod: PausableCgroup, cgroup: C
 def test_pausing_a_paused_pod_changes_nothing(
     pod: PausableCgroup, cgroup: Cgroup, mechanism: Mechanism, second: Mechanism
 ) -> None:
-    pod.set("50000 100000", 20000)
     record, _ = ledger.pause(cgroup, request(mechanism))
     paused = pod.state()
     again = PauseRequest(second, CpuMax(5000, 100000), Owner.MANUAL, "again", since_ns=99, expires_ns=100)

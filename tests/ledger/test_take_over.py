@@ -26,7 +26,6 @@ THROTTLED, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE
 def test_a_pause_that_is_taken_over_goes_on_as_it_was_and_is_never_interrupted(
     pod: PausableCgroup, held: str, mechanism: Mechanism | None
 ) -> None:
-    pod.set("50000 100000", 20000)
     hold(pod, held)
     before = pod.state()
     with pod.open() as cgroup:
@@ -60,7 +59,6 @@ def test_a_pause_that_is_taken_over_goes_on_as_it_was_and_is_never_interrupted(
 
 @pytest.mark.parametrize("owner", [None, Owner.MANUAL])
 def test_only_a_pause_of_the_daemons_is_taken_over(pod: PausableCgroup, cgroup: Cgroup, owner: Owner | None) -> None:
-    pod.set("50000 100000", 20000)
     if owner is not None:
         ledger.pause(cgroup, replace(request(), owner=owner))
     before = pod.state()
@@ -71,7 +69,6 @@ def test_only_a_pause_of_the_daemons_is_taken_over(pod: PausableCgroup, cgroup: 
 
 def test_a_freeze_that_another_program_undoes_at_a_take_over_is_undone_too(pod: PausableCgroup) -> None:
     """The program thaws the pod as soon as it is frozen, and freezes it again when the daemon has seen that."""
-    pod.set("50000 100000", 20000)
     hold(pod, "throttle")
     before = pod.state()
     frozen = False
@@ -96,7 +93,6 @@ def test_a_freeze_that_another_program_undoes_at_a_take_over_is_undone_too(pod: 
 def test_a_pause_is_in_force_until_another_program_writes(
     pod: PausableCgroup, cgroup: Cgroup, mechanism: Mechanism, file: str, value: str
 ) -> None:
-    pod.set("50000 100000")
     record, _ = ledger.pause(cgroup, request(mechanism))
     assert ledger.is_in_force(cgroup, record)
     pod.write(file, value)
@@ -107,7 +103,6 @@ def test_a_pause_is_in_force_until_another_program_writes(
 def test_whoever_resumes_for_one_owner_leaves_what_another_has_taken_over(
     pod: PausableCgroup, cgroup: Cgroup, known: bool
 ) -> None:
-    pod.set("50000 100000")
     remembered, _ = ledger.pause(cgroup, request())
     take_over()(cgroup)
     before = pod.state()
