@@ -44,8 +44,7 @@ def test_the_history_goes_on_over_a_daemon_that_was_killed(tree: FakeTree, start
 def test_daemons_that_start_again_and_again_add_nothing_to_the_history(
     tree: FakeTree, start: Start, state: Path
 ) -> None:
-    pod = tree.add_pod("web")
-    pause_pod(tree.root, pod, Owner.MANUAL)
+    pause_pod(tree.root, tree.add_pod("web"), Owner.MANUAL)
     for _ in range(2):
         daemon = start(NO_SACRIFICE, "--state-dir", str(state))
         assert daemon.stop() == 0

@@ -29,8 +29,7 @@ def make_newer(folder: Path, xattr: str) -> bytes:
 def test_pause_of_a_newer_version_stays_is_reported_and_ends_once_that_version_is_back(
     tree: FakeTree, start: Start, owner: Owner
 ) -> None:
-    pod = tree.add_pod("web", cpu_max="50000 100000")
-    pause_pod(tree.root, pod, owner)
+    pod = pause_pod(tree.root, tree.add_pod("web", cpu_max="50000 100000"), owner)
     before = make_newer(pod, XATTR)
     newer = os.getxattr(pod, XATTR)
 
@@ -49,8 +48,7 @@ def test_pause_of_a_newer_version_stays_is_reported_and_ends_once_that_version_i
 
 
 def test_pause_whose_record_this_version_cannot_read_ends_as_soon_as_it_can(tree: FakeTree, start: Start) -> None:
-    pod = tree.add_pod("web", cpu_max="50000 100000")
-    pause_pod(tree.root, pod, Owner.DAEMON)
+    pod = pause_pod(tree.root, tree.add_pod("web", cpu_max="50000 100000"))
     before = make_newer(pod, XATTR)
     daemon = start()
     daemon.wait_for_log("could not resume pod=default/web")

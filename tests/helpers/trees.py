@@ -167,12 +167,13 @@ def pause_pod(
     reason: str = "test",
     since_ns: int | None = None,
     expires_ns: int | None = None,
-) -> None:
-    """Pause a pod below a cgroup root, as an earlier daemon or an operator would; it must run."""
+) -> Path:
+    """Pause a running pod below a cgroup root, as an earlier daemon or an operator would; return the pod."""
     request = PauseRequest(mechanism, CpuMax(1001, 100_000), owner, reason, since_ns or now_ns(), expires_ns)
     with Cgroup(str(root), str(pod.relative_to(root))) as cgroup:
         _, changed = ledger.pause(cgroup, request)
     assert changed
+    return pod
 
 
 def damage(folder: Path, xattr: str = XATTR) -> None:

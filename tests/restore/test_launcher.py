@@ -78,8 +78,7 @@ def test_the_nodes_python_does_it_where_an_upgrade_took_its_own_away(
         installation.python.symlink_to("/usr/bin/python3.1")
     else:
         installation.runs(f'exec {sys.executable} -I -S "$@"')
-    pod, damaged = tree.add_pod("web", cpu_max="50000 100000"), tree.add_pod("damaged")
-    pause_pod(tree.root, pod)
+    pod, damaged = pause_pod(tree.root, tree.add_pod("web", cpu_max="50000 100000")), tree.add_pod("damaged")
 
     done = installation.restore("--daemon-only", "--cgroup-root", str(tree.root))
 

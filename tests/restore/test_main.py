@@ -29,9 +29,8 @@ from cgpause.telemetry import history
 
 
 def test_main_resumes_all_and_says_what(tree: FakeTree, capsys: Capture) -> None:
-    pods = [tree.add_pod("daemon", cpu_max="50000 100000"), tree.add_pod("manual")]
-    pause_pod(tree.root, pods[0])
-    pause_pod(tree.root, pods[1], owner=Owner.MANUAL)
+    pod = pause_pod(tree.root, tree.add_pod("daemon", cpu_max="50000 100000"))
+    pause_pod(tree.root, tree.add_pod("manual"), owner=Owner.MANUAL)
 
     assert restore.main(["--cgroup-root", str(tree.root)]) == 0
 
@@ -39,7 +38,7 @@ def test_main_resumes_all_and_says_what(tree: FakeTree, capsys: Capture) -> None
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
     assert f" resumed pod={tree.uids['daemon']} " in lines[0]
-    assert f" cgroup={pods[0].relative_to(tree.root)} " in lines[0]
+    assert f" cgroup={pod.relative_to(tree.root)} " in lines[0]
     assert 'cpu_max_to="50000 100000"' in lines[0]
 
 
@@ -66,8 +65,7 @@ def test_main_notes_what_it_resumed_with_its_name(tree: FakeTree, options: list[
 
 
 def test_a_history_that_cannot_be_written_changes_nothing_for_who_restores(tree: FakeTree, capsys: Capture) -> None:
-    pod = tree.add_pod("web", cpu_max="50000 100000")
-    pause_pod(tree.root, pod)
+    pod = pause_pod(tree.root, tree.add_pod("web", cpu_max="50000 100000"))
     place = ["--cgroup-root", str(tree.root), "--state-dir", str(tree.folder / "absent")]
 
     assert restore.main([*place, "--daemon-only"]) == 0
@@ -92,8 +90,7 @@ def daemon_at_work(tree: FakeTree) -> Iterator[None]:
 def test_daemon_only_leaves_what_another_daemon_at_work_holds(
     tree: FakeTree, monkeypatch: Patch, capsys: Capture
 ) -> None:
-    pod = tree.add_pod("web")
-    pause_pod(tree.root, pod)
+    pod = pause_pod(tree.root, tree.add_pod("web"))
     brake(tree.kubepods)
     monkeypatch.setattr(restore, "_cgroup_of", lambda pid: str(pid).encode())  # each process has its own cgroup
     command = ["--cgroup-root", str(tree.root), "--daemon-only"]
@@ -143,8 +140,7 @@ def test_no_daemon_begins_to_pause_what_is_being_resumed(tree: FakeTree, monkeyp
 
 def test_a_dry_run_is_refused_where_it_would_not_be_one(tree: FakeTree, capsys: Capture) -> None:
     """With --daemon-only, the option is the daemon's: pauses of an earlier daemon are still resumed."""
-    pod = tree.add_pod("web")
-    pause_pod(tree.root, pod)
+    pod = pause_pod(tree.root, tree.add_pod("web"))
 
     with pytest.raises(SystemExit, match="2"):
         restore.main(["--cgroup-root", str(tree.root), "--dry-run"])
@@ -178,9 +174,7 @@ def test_those_that_take_long_come_last_and_their_time_is_bounded(
     tree: FakeTree, no_systemd: None, monkeypatch: Patch
 ) -> None:
     """systemd ends ExecStopPost= after 30 s; a dozen locked pods must not take that time from all others."""
-    pods = [tree.add_pod(f"pod-{n}", cpu_max="50000 100000") for n in range(6)]
-    for pod in pods:
-        pause_pod(tree.root, pod)
+    pods = [pause_pod(tree.root, tree.add_pod(f"pod-{n}")) for n in range(6)]
     damage(pods[0])
     brake(tree.kubepods)
     waits: list[float] = []
@@ -217,8 +211,7 @@ def test_what_failed_is_said_before_anything_waits_for_the_disk(
 ) -> None:
     for name in ("web", "job"):
         pause_pod(tree.root, tree.add_pod(name))
-    bad = tree.add_pod("bad")
-    pause_pod(tree.root, bad)
+    bad = pause_pod(tree.root, tree.add_pod("bad"))
     damage(bad)
     said: list[str] = []
     monkeypatch.setattr(history, "append", lambda *_: said.append(capsys.readouterr().err))

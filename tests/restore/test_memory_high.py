@@ -43,8 +43,7 @@ def test_memory_high_of_every_tree_named_like_kubepods_comes_back(
 
 
 def test_memory_high_that_cannot_be_restored_is_a_failure_and_stops_nobody(tree: FakeTree, capsys: Capture) -> None:
-    pod = tree.add_pod("web", cpu_max="50000 100000")
-    pause_pod(tree.root, pod)
+    pod = pause_pod(tree.root, tree.add_pod("web", cpu_max="50000 100000"))
     brake(tree.kubepods)
     os.setxattr(tree.kubepods, "user.cgpause.high", b"rubbish")
     stale = tree.root / "kubepods"

@@ -58,8 +58,7 @@ def test_a_pause_whose_time_is_over_is_the_daemons_to_end(
 def test_a_pod_taken_over_between_the_look_and_the_lock_stays_the_operators(
     tree: FakeTree, monkeypatch: Patch, owner: Owner | None
 ) -> None:
-    pod = tree.add_pod("web", cpu_max="50000 100000")
-    pause_pod(tree.root, pod)
+    pod = pause_pod(tree.root, tree.add_pod("web", cpu_max="50000 100000"))
     real = Cgroup.locked
 
     @contextmanager
@@ -86,8 +85,7 @@ def test_a_damaged_record_is_anybodys_and_replaced_by_what_systemd_knows(
     tree: FakeTree, systemctl: Path, owner: Owner | None, mechanism: Mechanism
 ) -> None:
     systemctl.write_text("ActiveState=active\nCPUQuotaPerSecUSec=750ms\nCPUQuotaPeriodUSec=100ms\n")
-    pod = tree.add_pod("web", cpu_max="75000 100000")
-    pause_pod(tree.root, pod, mechanism=mechanism)
+    pod = pause_pod(tree.root, tree.add_pod("web", cpu_max="75000 100000"), mechanism=mechanism)
     damage(pod)
 
     (outcome,) = resume_all(str(tree.root), owner=owner)
@@ -102,10 +100,11 @@ def test_a_damaged_record_is_anybodys_and_replaced_by_what_systemd_knows(
 def test_a_damaged_record_that_nothing_replaces_is_a_failure_for_every_owner(
     tree: FakeTree, no_systemd: None, owner: Owner | None
 ) -> None:
-    pod, good = tree.add_pod("web"), tree.add_pod("good", cpu_max="50000 100000")
-    for paused in (pod, good):
-        pause_pod(tree.root, paused, owner=owner or Owner.DAEMON)
-    damage(pod)
+    good, bad = (
+        pause_pod(tree.root, tree.add_pod(name, cpu_max="50000 100000"), owner or Owner.DAEMON)
+        for name in ("good", "bad")
+    )
+    damage(bad)
 
     outcomes = resume_all(str(tree.root), owner=owner)
 
@@ -132,8 +131,7 @@ def test_memory_high_is_never_the_operators(tree: FakeTree, owner: Owner | None,
 def test_what_is_gone_is_passed_over_and_nobodys_failure(
     tree: FakeTree, monkeypatch: Patch, method: str, place: str
 ) -> None:
-    pod = tree.add_pod("web")
-    pause_pod(tree.root, pod)
+    pod = pause_pod(tree.root, tree.add_pod("web"))
     gone = pod if place == "pod" else tree.kubepods
     monkeypatch.setattr(Cgroup, method, refusing_at(gone, CgroupGoneError(str(gone)), method))
     told: list[str] = []
@@ -152,8 +150,7 @@ def test_a_kubepods_that_cannot_be_asked_is_released_loudly(tree: FakeTree, monk
 
 
 def test_a_pod_that_cannot_be_opened_when_its_turn_comes_again_is_one(tree: FakeTree, monkeypatch: Patch) -> None:
-    pod = tree.add_pod("web")
-    pause_pod(tree.root, pod)
+    pod = pause_pod(tree.root, tree.add_pod("web"))
     damage(pod)
     error = KernelReadError(str(pod), OSError(errno.EIO, ""))
 
@@ -202,18 +199,15 @@ def test_what_memory_high_is_now_is_said(tree: FakeTree, capsys: Capture, foreig
 def test_a_pod_has_its_name_and_the_reason_for_its_resume(
     tree: FakeTree, owner: Owner, result: Result, said: tuple[str, Result]
 ) -> None:
-    pod = tree.add_pod("web")
-    pause_pod(tree.root, pod, owner=owner)
+    pause_pod(tree.root, tree.add_pod("web"), owner)
     (event,) = events(resume_all(str(tree.root)), read_names(str(tree.log_dir)).pods, "the reason", result)
     assert event.pod == "default/web"
     assert (event.reason, event.result) == said
 
 
 def test_a_pod_without_a_name_is_known_by_its_uid_and_failures_are_no_events(tree: FakeTree, no_systemd: None) -> None:
-    pod, bad = tree.add_pod("web"), tree.add_pod("bad")
-    for paused in (pod, bad):
-        pause_pod(tree.root, paused)
-    damage(bad)
+    pause_pod(tree.root, tree.add_pod("web"))
+    damage(pause_pod(tree.root, tree.add_pod("bad")))
     outcomes = resume_all(str(tree.root))
     (event,) = events(outcomes, {}, "x", Result.OPERATOR)
     assert event.pod == tree.uids["web"]

@@ -23,13 +23,17 @@ from cgpause.pods.discover import list_pods
 from cgpause.restore import resume_all
 
 
+def pause_three(tree: FakeTree) -> list[Path]:
+    """Return three paused pods, each with a different original."""
+    return [pause_pod(tree.root, tree.add_pod(f"pod-{n}", cpu_max=original)) for n, original in enumerate(ORIGINALS)]
+
+
 def test_every_pause_is_undone_to_its_own_original(tree: FakeTree) -> None:
-    pods = [tree.add_pod(f"pod-{n}", cpu_max=original) for n, original in enumerate(ORIGINALS)]
+    pods = pause_three(tree)
     frozen = tree.add_pod("frozen", cpu_max="30000 100000", tier="besteffort")
     guaranteed = tree.add_pod("guaranteed", cpu_max="40000 100000", tier="", static=True)
     running = tree.add_pod("running", cpu_max="1000 100000")
-    for pod in (*pods, guaranteed):
-        pause_pod(tree.root, pod)
+    pause_pod(tree.root, guaranteed)
     pause_pod(tree.root, frozen, mechanism=Mechanism.FREEZE)
 
     outcomes = resume_all(str(tree.root))
@@ -84,9 +88,7 @@ def test_every_tree_named_like_kubepods_is_looked_at(tree: FakeTree) -> None:
 
 @pytest.mark.parametrize("owner", [None, Owner.DAEMON, Owner.MANUAL], ids=["any", "daemon", "manual"])
 def test_only_the_pauses_of_the_owner_asked_for_are_undone(owner: Owner | None, tree: FakeTree) -> None:
-    pods = {owner: tree.add_pod(f"by-{owner}", cpu_max="50000 100000") for owner in Owner}
-    for by, pod in pods.items():
-        pause_pod(tree.root, pod, owner=by)
+    pods = {by: pause_pod(tree.root, tree.add_pod(f"by-{by}", cpu_max="50000 100000"), by) for by in Owner}
 
     resume_all(str(tree.root), owner=owner)
 
@@ -96,9 +98,7 @@ def test_only_the_pauses_of_the_owner_asked_for_are_undone(owner: Owner | None, 
 
 @pytest.mark.parametrize("bad", range(3), ids=["first", "middle", "last"])
 def test_one_that_fails_never_stops_the_others(bad: int, tree: FakeTree, no_systemd: None) -> None:
-    pods = [tree.add_pod(f"pod-{n}", cpu_max=original) for n, original in enumerate(ORIGINALS)]
-    for pod in pods:
-        pause_pod(tree.root, pod)
+    pods = pause_three(tree)
     damage(pods[bad])
 
     outcomes = resume_all(str(tree.root))
@@ -116,8 +116,7 @@ def test_one_that_fails_never_stops_the_others(bad: int, tree: FakeTree, no_syst
 @pytest.mark.parametrize("method", ["__init__", "get_xattr"])
 def test_one_that_cannot_be_looked_at_never_stops_the_others(method: str, tree: FakeTree, monkeypatch: Patch) -> None:
     """The kernel may refuse one directory (EACCES, EIO); a record may be in it, so this is a failure, not a detail."""
-    bad, good = tree.add_pod("bad"), tree.add_pod("good", cpu_max="50000 100000")
-    pause_pod(tree.root, good)
+    bad, good = tree.add_pod("bad"), pause_pod(tree.root, tree.add_pod("good", cpu_max="50000 100000"))
     error = KernelReadError(str(bad), OSError(errno.EIO, ""))
     monkeypatch.setattr(Cgroup, method, refusing_at(bad, error, method))
     outcomes = {outcome.path: outcome.error for outcome in resume_all(str(tree.root))}
@@ -142,9 +141,7 @@ def test_a_folder_that_cannot_be_listed_is_not_taken_for_empty(place: str, tree:
 
 
 def test_a_pod_that_vanishes_before_its_lock_is_nobodys_failure(tree: FakeTree, monkeypatch: Patch) -> None:
-    gone, good = tree.add_pod("gone"), tree.add_pod("good")
-    for pod in (gone, good):
-        pause_pod(tree.root, pod)
+    gone, good = (pause_pod(tree.root, tree.add_pod(name)) for name in ("gone", "good"))
 
     def vanish(*_: object, **__: object) -> NoReturn:
         monkeypatch.undo()
@@ -160,9 +157,8 @@ def test_a_damaged_pod_that_vanishes_does_not_hide_the_next(
     tree: FakeTree, monkeypatch: Patch, no_systemd: None
 ) -> None:
     """Damaged records are tried again at the end; the first of these pods has gone by then."""
-    pods = [tree.add_pod(f"pod-{n}") for n in range(3)]
+    pods = pause_three(tree)
     for pod in pods:
-        pause_pod(tree.root, pod)
         damage(pod)
     damaged = {str(pod.relative_to(tree.root)) for pod in pods}
     real, opened, gone = Cgroup.__init__, list[str](), list[str]()
@@ -181,9 +177,7 @@ def test_a_damaged_pod_that_vanishes_does_not_hide_the_next(
 
 
 def test_a_locked_pod_is_a_failure_that_says_so(tree: FakeTree) -> None:
-    locked, good = tree.add_pod("locked"), tree.add_pod("good")
-    for pod in (locked, good):
-        pause_pod(tree.root, pod)
+    locked, good = (pause_pod(tree.root, tree.add_pod(name)) for name in ("locked", "good"))
     with lock_held(locked):
         outcomes = {outcome.path: outcome.error for outcome in resume_all(str(tree.root))}
 
