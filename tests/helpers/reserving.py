@@ -10,7 +10,8 @@ from cgpause.core.model import CgroupId, Headroom, Pod, PodKind, PodUsage, Sampl
 from cgpause.policy.decide import Decision, State, decide
 from cgpause.policy.explain import explain
 from cgpause.policy.growth import Growth, Growths
-from cgpause.policy.reserve import ReserveState, ReserveStep, observe, step
+from cgpause.policy.peaks import Peaks
+from cgpause.policy.reserve import ReserveState, ReserveStep, left_bytes, observe, step
 from helpers.nodes import MIB, MS, START_NS, S, growth, pod, record
 
 TOTAL = 1000 * MIB
@@ -27,12 +28,15 @@ SACRIFICE = replace(CONFIG, reserve=ReserveConfig(sacrifice=True))
 class Node:
     """Pods with a past, on a node of 1000 MiB with `free` MiB available."""
 
-    def __init__(self, free: float, config: Config = CONFIG, *, idle_cpus: float = 1.0) -> None:
+    def __init__(self, free: float, config: Config = CONFIG, **memory: object) -> None:
+        """Make a node with an idle CPU; `memory` overrides what the policy knows from the last decision."""
         self.config = config
         self.free = free
         self.pods: list[PodUsage] = []
         self.growths: dict[CgroupId, Growth] = {}
-        self.memory = ReserveState(sampled_at_ns=NOW - 5 * MS, idle_cpus=idle_cpus)
+        self.peaks: dict[str, tuple[int, ...]] = {}
+        known = ReserveState(sampled_at_ns=NOW - 5 * MS, idle_cpus=1.0)
+        self.memory = known._replace(**memory)  # type: ignore[arg-type] # the caller has the fields' types
         self.limit_kills = 0
 
     def add(
@@ -76,7 +80,13 @@ class Node:
 
     def state(self) -> State:
         """Return the state 5 ms before the sample: too short a time to change any rate."""
-        return State(reserve=self.memory._replace(growths=Growths(self.growths, NOW - 5 * MS, NOW - S)))
+        growths = Growths(self.growths, NOW - 5 * MS, NOW - S, peaks=Peaks(self.peaks))
+        return State(reserve=self.memory._replace(growths=growths))
+
+    def left(self) -> float:
+        """Return the bytes that are left if every pod takes all it may."""
+        sample = self.sample()
+        return left_bytes(observe(self.state().reserve, sample), sample)
 
     def decide(self) -> Decision:
         return decide(self.state(), self.sample(), self.config)
@@ -111,15 +121,13 @@ class Node:
         )
 
 
-def waiting(
-    cost_s: float, *, claim: float = 100, free: float = 115, ran_s: float = 0.0, idle_cpus: float = 1.0
-) -> Node:
+def waiting(cost_s: float, *, claim: float = 100, free: float = 115, ran_s: float = 0.0, **memory: object) -> Node:
     """Return a node with two running pods, and a paused pod that waits for them; all ran `ran_s` on average.
 
     The first pod has 40 MiB reserved, and the second is expected to take 120 MiB.
     """
-    node = Node(free=free, idle_cpus=idle_cpus).add("a", 300, claim=40, rate=100, known={"ran_ns": int(2 * ran_s * S)})
+    node = Node(free, CONFIG, cost_s=cost_s, **memory)
+    node.add("a", 300, claim=40, rate=100, known={"ran_ns": int(2 * ran_s * S)})
     node.add("b", 200, claim=claim, paused_s=1, known={"ran_ns": 0})
     node.add("z", 250, claim=200, rate=1, known={"ran_ns": int(ran_s * S)})
-    node.memory = node.memory._replace(cost_s=cost_s)
     return node

@@ -22,8 +22,7 @@ from cgpause.core.model import (
     Sample,
 )
 from cgpause.policy.decide import State, decide
-from cgpause.policy.peaks import Peaks
-from cgpause.policy.reserve import end_shortage, grantable_bytes, left_bytes, observe
+from cgpause.policy.reserve import end_shortage, grantable_bytes, observe
 
 # Headroom if every pod takes its claim
 
@@ -43,18 +42,15 @@ from cgpause.policy.reserve import end_shortage, grantable_bytes, left_bytes, ob
 )
 def test_what_is_left_if_every_pod_takes_all_it_may(facts: dict[str, Any], taken: float) -> None:
     node = Node(free=510).add("a", 300, **facts)
-    sample = node.sample()
-    known = node.state().reserve
-    known = known._replace(growths=known.growths._replace(peaks=Peaks({"default/job": (350 * MIB,)})))
-    assert left_bytes(observe(known, sample), sample) == (500 - taken) * MIB
+    node.peaks = {"default/job": (350 * MIB,)}
+    assert node.left() == (500 - taken) * MIB
 
 
 @pytest.mark.parametrize(("rate", "beyond"), [(0, 0), (1, 52.5)], ids=["alone", "beside-another"])
 def test_beyond_a_known_peak_headroom_stays_only_if_another_pod_moves(rate: float, beyond: float) -> None:
     node = Node(free=510).add("a", 300, rate=1, workload="default/job").add("b", 40, claim=40, rate=rate)
-    sample, known = node.sample(), node.state().reserve
-    known = known._replace(growths=known.growths._replace(peaks=Peaks({"default/job": (350 * MIB,)})))
-    assert left_bytes(observe(known, sample), sample) == (500 - 50 - 40 * bool(rate) - beyond) * MIB
+    node.peaks = {"default/job": (350 * MIB,)}
+    assert node.left() == (500 - 50 - 40 * bool(rate) - beyond) * MIB
 
 
 @pytest.mark.parametrize(("free", "paused"), [(150, False), (149, True)], ids=["nothing-left", "less"])
@@ -75,7 +71,7 @@ def test_all_pods_run_while_all_worst_demands_fit() -> None:
     assert decision.actions == ()
     assert decision.quiet is not None
     assert decision.quiet.holds(150 * MIB, node.sample().at_ns)
-    assert left_bytes(observe(node.state().reserve, node.sample()), node.sample()) == MIB
+    assert node.left() == MIB
 
 
 def test_a_pod_in_which_no_program_runs_waits_and_takes_nothing() -> None:
@@ -83,7 +79,7 @@ def test_a_pod_in_which_no_program_runs_waits_and_takes_nothing() -> None:
     node.add("new", 1, claim=500, no_program=True, known={"admitted": False, "base": None})
     assert node.does() == {}
     assert node.says("new") == "waits: no program runs in it"
-    assert left_bytes(observe(node.state().reserve, node.sample()), node.sample()) == MIB
+    assert node.left() == MIB
     node.pods[1] = PodUsage(MIB, replace(node.pods[1].pod, no_program=False))
     assert node.does() == {"new": "pause"}
 
@@ -103,9 +99,9 @@ def test_the_pod_that_goes_on_alone_is_resumed_at_once() -> None:
 
 
 def test_where_no_demand_of_a_priority_fits_a_pod_of_a_lower_one_goes_first() -> None:
-    node = Node(80, SACRIFICE).add("a", 300, claim=200, rate=900, priority=1, cpu_usage_usec=1)
+    node = Node(80, SACRIFICE, unsafe_since_ns=NOW - 5 * S)
+    node.add("a", 300, claim=200, rate=900, priority=1, cpu_usage_usec=1)
     node.add("b", 200, claim=50, rate=300, cpu_usage_usec=1)
-    node.memory = node.memory._replace(unsafe_since_ns=NOW - 5 * S)
     assert node.does() == {"a": "pause"}
     assert node.says("b").startswith("runs first")
 

@@ -55,9 +55,9 @@ def test_a_pod_is_excused_when_pauses_have_cost_more_than_a_restart(
 def test_all_pods_of_the_priority_are_excused_if_the_kernel_kills_all_the_same(
     free: float, ooms: int, cost_s: float, resumed: set[str]
 ) -> None:
-    node = waiting(cost_s, claim=170, free=free).add("c", 100, claim=200, paused_s=1, known={"ran_ns": 0})
+    node = waiting(cost_s, claim=170, free=free, kills_before=4)
+    node.add("c", 100, claim=200, paused_s=1, known={"ran_ns": 0})
     node.add("d", 100, claim=200, paused_s=1, known={"ran_ns": 0}, priority=-1)
-    node.memory = node.memory._replace(kills_before=4)
     node.limit_kills = ooms
     done = node.step()
     assert {action.pod.uid for action in done.actions if isinstance(action, Resume)} == resumed
@@ -82,8 +82,7 @@ def test_all_pods_of_the_priority_are_excused_if_the_kernel_kills_all_the_same(
 def test_kills_count_from_the_time_from_which_pauses_cost(
     cost_s: float, before: int | None, given_mib: float, expected: int
 ) -> None:
-    node = waiting(cost_s)
-    node.memory = node.memory._replace(kills_before=before)
+    node = waiting(cost_s, kills_before=before)
     node.limit_kills = 7
     assert node.step(given_mib=given_mib).state.kills_before == expected
 
@@ -138,9 +137,7 @@ def test_what_other_pods_give_back_takes_its_share_from_the_cost(given_mib: floa
 
 
 def test_what_others_give_back_does_not_count_while_no_worst_demand_fits() -> None:
-    node = waiting(8)
-    node.memory = node.memory._replace(unsafe_since_ns=NOW)
-    assert node.step(given_mib=60).state.cost_s == 8
+    assert waiting(8, unsafe_since_ns=NOW).step(given_mib=60).state.cost_s == 8
 
 
 def test_the_smallest_expected_demand_of_the_waiting_pods_counts() -> None:
@@ -149,9 +146,8 @@ def test_the_smallest_expected_demand_of_the_waiting_pods_counts() -> None:
 
 def test_a_pod_that_waits_for_one_step_may_expect_nothing() -> None:
     """It has no limit, and grows seldom, but by 50 MiB."""
-    node = Node(free=60).add("a", 300, claim=40, rate=100)
+    node = Node(free=60, cost_s=8.0).add("a", 300, claim=40, rate=100)
     node.add("b", 200, paused_s=1, known={"flow": 1000.0, "squares": 1000.0 * 50 * MIB})
-    node.memory = node.memory._replace(cost_s=8.0)
     assert node.step().state.cost_s == 8
     assert node.step(given_mib=1).state.cost_s == 0
 

@@ -15,6 +15,12 @@ from cgpause.core.model import CgroupId, PodKind, PodUsage, Sacrifice
 from cgpause.policy.sacrifice import WORTH_PCT
 
 
+def tight(*, killed: dict[CgroupId, int] | None = None, priority: int = 0) -> Node:
+    """Return a node on which no demand has fitted for 5 s; "a" runs alone and has used the most CPU time."""
+    node = Node(5, SACRIFICE, unsafe_since_ns=NOW - 5 * S, killed=killed or {})
+    return node.add("a", 300, claim=200, rate=300, cpu_usage_usec=9_000_000, priority=priority)
+
+
 @pytest.mark.parametrize(
     ("enabled", "since_s", "free", "killed"),
     [
@@ -27,11 +33,11 @@ from cgpause.policy.sacrifice import WORTH_PCT
     ],
 )
 def test_sacrifice(enabled: bool, since_s: float | None, free: float, killed: str | None) -> None:
-    node = Node(free, SACRIFICE if enabled else CONFIG)
+    unsafe_since_ns = None if since_s is None else NOW - int(since_s * S)
+    node = Node(free, SACRIFICE if enabled else CONFIG, unsafe_since_ns=unsafe_since_ns)
     node.add("a", 300, claim=200, rate=300, cpu_usage_usec=9_000_000)
     node.add("b", 200, claim=190, rate=300, paused_s=1, cpu_usage_usec=2_000_000)
     node.add("c", 100, claim=300, rate=300, paused_s=1, cpu_usage_usec=3_000_000)
-    node.memory = node.memory._replace(unsafe_since_ns=None if since_s is None else NOW - int(since_s * S))
     decision = node.decide()
     victims = [action for action in decision.actions if isinstance(action, Sacrifice)]
     assert [victim.pod.uid for victim in victims] == ([killed] if killed else [])
@@ -46,35 +52,31 @@ def test_sacrifice(enabled: bool, since_s: float | None, free: float, killed: st
 
 
 def test_a_node_that_is_safe_again_forgets_that_it_was_not() -> None:
-    node = Node(100).add("a", 300, claim=50, rate=300).add("b", 200, claim=100, rate=300)
-    node.memory = node.memory._replace(unsafe_since_ns=NOW - 5 * S)
+    node = Node(100, unsafe_since_ns=NOW - 5 * S)
+    node.add("a", 300, claim=50, rate=300).add("b", 200, claim=100, rate=300)
     assert node.decide().state.reserve.unsafe_since_ns is None
 
 
 def test_a_lower_priority_is_sacrificed_first() -> None:
-    node = Node(5, SACRIFICE).add("a", 300, claim=200, rate=300, cpu_usage_usec=9_000_000, priority=-1)
-    node.add("b", 200, claim=50, rate=300, paused_s=1, cpu_usage_usec=2_000_000)
-    node.memory = node.memory._replace(unsafe_since_ns=NOW - 5 * S)
+    node = tight(priority=-1).add("b", 200, claim=50, rate=300, paused_s=1, cpu_usage_usec=2_000_000)
     assert node.does()["a"] == "sacrifice"
 
 
 def test_no_pod_is_sacrificed_while_another_one_may_still_take_memory() -> None:
-    node = Node(5, SACRIFICE).add("a", 300, claim=200, rate=300, cpu_usage_usec=9_000_000)
-    node.add("b", 200, claim=50, rate=300, cpu_usage_usec=2_000_000, known={"excused": True})
-    node.memory = node.memory._replace(unsafe_since_ns=NOW - 5 * S, first=node.pods[0].pod.cgroup)
+    node = tight().add("b", 200, claim=50, rate=300, cpu_usage_usec=2_000_000, known={"excused": True})
+    node.memory = node.memory._replace(first=node.pods[0].pod.cgroup)
     assert node.does() == {}
     node.growths[node.pods[1].pod.cgroup] = growth(200)
     assert node.does() == {"b": "sacrifice"}, "it stands still and has used less CPU time"
 
 
 def test_a_pod_that_holds_next_to_nothing_is_not_sacrificed_and_services_are_last() -> None:
-    node = Node(5, SACRIFICE).add("a", 300, claim=200, rate=300, cpu_usage_usec=9_000_000)
+    node = tight()
     node.add("idle", 5, claim=50, cpu_usage_usec=1000)
     node.add("cached", 5, claim=50, reclaimable_bytes=100 * MIB, cpu_usage_usec=1000)
     node.add("new", 100, claim=50, cpu_usage_usec=1000, settled_at_ns=NOW + 1)
     node.add("unknown", 100, claim=50)
     node.add("web", 100, claim=250, rate=300, paused_s=1, cpu_usage_usec=1000, kind=PodKind.SERVICE)
-    node.memory = node.memory._replace(unsafe_since_ns=NOW - 5 * S)
     assert node.does() == {"a": "sacrifice"}
     node.pods.pop(0)
     assert node.does() == {"web": "sacrifice"}
@@ -85,13 +87,6 @@ def test_a_pod_that_holds_next_to_nothing_is_not_sacrificed_and_services_are_las
     assert node.does()["settled"] == "sacrifice"
     del node.pods[-2:]
     assert node.does() == {}
-
-
-def tight(*, killed: dict[CgroupId, int] | None = None) -> Node:
-    """Return a node on which no demand has fitted for 5 s; "a" runs alone and has used the most CPU time."""
-    node = Node(5, SACRIFICE).add("a", 300, claim=200, rate=300, cpu_usage_usec=9_000_000)
-    node.memory = node.memory._replace(unsafe_since_ns=NOW - 5 * S, killed=killed or {})
-    return node
 
 
 @pytest.mark.parametrize(
@@ -162,11 +157,10 @@ def test_each_kill_of_a_pod_follows_one_that_freed_memory(pods: list[Held], regr
     killed: dict[CgroupId, int] = {}
     useless: set[CgroupId] = set()
     for round_, taken in enumerate(regrown):
-        node = Node(5, SACRIFICE)
+        node = Node(5, SACRIFICE, unsafe_since_ns=NOW - 5 * S, killed=killed)
         for number, held in enumerate(pods):
             shmem = held.tmpfs * MIB
             node.add(f"p{number}", sum(held), claim=200, rate=300, cpu_usage_usec=number, shmem_bytes=shmem)
-        node.memory = node.memory._replace(unsafe_since_ns=NOW - 5 * S, killed=killed)
         decision = node.decide()
         for action in decision.actions:
             if isinstance(action, Sacrifice):
@@ -179,9 +173,8 @@ def test_each_kill_of_a_pod_follows_one_that_freed_memory(pods: list[Held], regr
                 pods = [*pods[:number], held._replace(anon=0), *pods[number + 1 :]]
         killed = dict(decision.state.reserve.killed)
         # A sample is taken soon after; then the containers start again.
-        node = Node(900, SACRIFICE)
+        node = Node(900, SACRIFICE, killed=killed)
         for number, held in enumerate(pods):
             node.add(f"p{number}", sum(held), claim=200, shmem_bytes=held.tmpfs * MIB)
-        node.memory = node.memory._replace(killed=killed)
         killed = dict(node.decide().state.reserve.killed)
         pods = [held._replace(anon=held.anon + taken) for held in pods]
