@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from unittest import mock
 
 import pytest
 from helpers.fixtures import Patch
@@ -126,25 +127,21 @@ def test_a_cgroup_made_again_under_the_same_path_is_another(cgroup: Cgroup, fold
     ids=lambda value: errno.errorcode.get(value) if isinstance(value, int) else None,
 )
 def test_a_refused_write_names_path_value_and_errno(
-    cgroup: Cgroup, folder: Path, monkeypatch: Patch, code: int, error: type[Exception]
+    cgroup: Cgroup, folder: Path, code: int, error: type[Exception]
 ) -> None:
     before = open_descriptors()
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "write", refusing(code))
-        with pytest.raises(error) as e:
-            cgroup.write("cpu.max", "999 100000")
+    with mock.patch.object(os, "write", refusing(code)), pytest.raises(error) as e:
+        cgroup.write("cpu.max", "999 100000")
     if error is KernelWriteError:
         assert all(word in str(e.value) for word in ("'999 100000'", str(folder / "cpu.max"), errno.errorcode[code]))
     assert open_descriptors() == before
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
-def test_a_refused_read_is_an_error_and_leaks_nothing(cgroup: Cgroup, monkeypatch: Patch, code: int) -> None:
+def test_a_refused_read_is_an_error_and_leaks_nothing(cgroup: Cgroup, code: int) -> None:
     before = open_descriptors()
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "read", refusing(code))
-        with pytest.raises(KernelReadError, match=errno.errorcode[code]):
-            cgroup.read("cpu.max")
+    with mock.patch.object(os, "read", refusing(code)), pytest.raises(KernelReadError, match=errno.errorcode[code]):
+        cgroup.read("cpu.max")
     assert open_descriptors() == before
 
 
@@ -222,9 +219,7 @@ def test_children_are_directories_whatever_their_names(cgroup: Cgroup, folder: P
             assert child.id == (f"pod/{name}", inode)
 
 
-def test_a_child_that_vanishes_while_we_list_hides_none_of_the_others(
-    cgroup: Cgroup, folder: Path, monkeypatch: Patch
-) -> None:
+def test_a_child_that_vanishes_while_we_list_hides_none_of_the_others(cgroup: Cgroup, folder: Path) -> None:
     """readdir names a child that stat no longer finds: common on a busy node, and no reason to drop every other pod."""
     (folder / "vanishing").mkdir()
     (folder / "zz").mkdir()
@@ -246,8 +241,7 @@ def test_a_child_that_vanishes_while_we_list_hides_none_of_the_others(
                     (folder / "vanishing").rmdir()
                 yield entry
 
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "scandir", Race)
+    with mock.patch.object(os, "scandir", Race):
         found = [name for name, _ in cgroup.children()]
     assert sorted(found) == ["container", "zz"]
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from helpers.fixtures import Patch
@@ -184,10 +185,9 @@ def test_a_lock_is_waited_for_as_long_as_was_said(cgroup: Cgroup, monkeypatch: P
     assert slept <= 102  # it sleeps between its attempts
 
 
-def test_a_daemons_lock_that_is_refused_leaves_nothing_open(cgroup: Cgroup, monkeypatch: Patch) -> None:
+def test_a_daemons_lock_that_is_refused_leaves_nothing_open(cgroup: Cgroup) -> None:
     before = open_descriptors()
-    with monkeypatch.context() as patch:
-        patch.setattr(fcntl, "flock", refusing(errno.ENOLCK))
+    with mock.patch.object(fcntl, "flock", refusing(errno.ENOLCK)):
         assert not cgroup.lock_for_daemon()
     assert open_descriptors() == before
     cgroup.unlock_for_daemon()
@@ -224,11 +224,8 @@ def test_a_directory_that_cannot_have_children_is_not_listed(cgroup: Cgroup, mon
 
 
 @pytest.mark.parametrize(("code", "error"), [(errno.ENODEV, CgroupGoneError), (errno.EIO, KernelReadError)])
-def test_a_directory_that_cannot_be_looked_at_is_an_error(
-    cgroup: Cgroup, monkeypatch: Patch, code: int, error: type[Exception]
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fstat", refusing(code))
+def test_a_directory_that_cannot_be_looked_at_is_an_error(cgroup: Cgroup, code: int, error: type[Exception]) -> None:
+    with mock.patch.object(os, "fstat", refusing(code)):
         for use in (cgroup.children, cgroup.owned_by_root):
             with pytest.raises(error):
                 use()

@@ -6,6 +6,7 @@ import os
 import stat
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -37,16 +38,13 @@ def test_what_a_killed_writer_left_is_written_over_and_no_link_is_followed(tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "target"]
 
 
-def test_a_disk_that_fills_up_leaves_the_old_one_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_up_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "file"
     replace(str(path), b"old")
     real = os.write
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "write", lambda fd, data: real(fd, data[:1]))
-        with pytest.raises(OSError, match="No space left"):
-            replace(str(path), b"new")
+    one_byte = mock.patch.object(os, "write", lambda fd, data: real(fd, data[:1]))
+    with one_byte, pytest.raises(OSError, match="No space left"):
+        replace(str(path), b"new")
 
     assert path.read_bytes() == b"old"
     assert [found.name for found in tmp_path.iterdir()] == ["file"]

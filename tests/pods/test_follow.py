@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 from helpers.fixtures import Log, Patch
@@ -53,12 +54,9 @@ def test_the_word_of_a_pod_is_read_after_its_watch_is_set(
     assert done[-2:] == ["watched", "requested"]
 
 
-def test_what_could_not_be_watched_is_watched_later(
-    fake: FakeTree, follower: Follower, watch: Watch, monkeypatch: Patch
-) -> None:
+def test_what_could_not_be_watched_is_watched_later(fake: FakeTree, follower: Follower, watch: Watch) -> None:
     folder = fake.add_pod("web")
-    with monkeypatch.context() as scarce:
-        scarce.setattr(INotify, "add_watch", refusing(errno.ENOSPC))
+    with mock.patch.object(INotify, "add_watch", refusing(errno.ENOSPC)):
         (tracked,), _ = follower.refresh(0, tight=False)
         assert watch.degraded
         assert follower.times.due_ns == S, "nobody tells what comes, so a walk has to"
@@ -76,17 +74,14 @@ def test_what_could_not_be_watched_is_watched_later(
     assert watch.read().tree
 
 
-def test_a_tree_that_cannot_be_walked_is_told_once(
-    fake: FakeTree, follower: Follower, monkeypatch: Patch, caplog: Log
-) -> None:
+def test_a_tree_that_cannot_be_walked_is_told_once(fake: FakeTree, follower: Follower, caplog: Log) -> None:
     """A refresh follows each event in the tree, so a log line for each would fill the journal."""
     error = KernelReadError("kubepods", OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
     fake.add_pod("web")
     follower.refresh(0, tight=False)
     caplog.set_level("INFO")
     for _ in range(2):
-        with monkeypatch.context() as scarce:
-            scarce.setattr(tree_module, "list_pods", failing(error))
+        with mock.patch.object(tree_module, "list_pods", failing(error)):
             for second in range(3):
                 assert follower.refresh(second * S, tight=False) == ([], [])
         follower.refresh(9 * S, tight=False)
@@ -95,13 +90,10 @@ def test_a_tree_that_cannot_be_walked_is_told_once(
         caplog.clear()
 
 
-def test_a_tier_that_cannot_be_watched_is_told_once(
-    fake: FakeTree, follower: Follower, monkeypatch: Patch, caplog: Log
-) -> None:
+def test_a_tier_that_cannot_be_watched_is_told_once(fake: FakeTree, follower: Follower, caplog: Log) -> None:
     error = KernelReadError("kubepods", OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
     fake.add_pod("web")
-    with monkeypatch.context() as scarce:
-        scarce.setattr(follow_module, "Cgroup", failing(error))
+    with mock.patch.object(follow_module, "Cgroup", failing(error)):
         for second in range(3):
             follower.refresh(second * S, tight=False)
     told = [record.message for record in caplog.records]

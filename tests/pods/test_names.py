@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from unittest import mock
 
 from helpers.fixtures import Log, Patch
 from helpers.refusals import failing
@@ -92,19 +93,17 @@ def test_a_bug_in_the_reading_costs_only_names(tmp_path: Path, monkeypatch: Patc
     names = names_thread(str(tmp_path))
     monkeypatch.setattr(background, "_PATIENCE_S", 60.0)
     before = names()
-    with monkeypatch.context() as patch:
-        patch.setattr(names_module, "read_names", failing(ValueError("a bug")))
+    with mock.patch.object(names_module, "read_names", failing(ValueError("a bug"))):
         assert names() == before
     assert [record.message for record in caplog.records] == ["names of pods not read"]
     log_folder(tmp_path, "db", OTHER)
     assert set(names().pods) == {UID, OTHER}
 
 
-def test_while_no_thread_can_be_made_the_names_stay(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_while_no_thread_can_be_made_the_names_stay(tmp_path: Path) -> None:
     """The caller does not read them itself: the disk may hang."""
     names = names_thread(str(tmp_path))
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", failing(RuntimeError("can't start new thread")))
+    with mock.patch.object(threading.Thread, "start", failing(RuntimeError("can't start new thread"))):
         log_folder(tmp_path, "web")
         assert names().pods == {}
     assert names().pods == {UID: PodName("default", "web")}

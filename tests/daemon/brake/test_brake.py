@@ -6,6 +6,7 @@ import logging
 import os
 from contextlib import closing
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 from helpers.braking import (
@@ -55,16 +56,13 @@ def test_where_every_pod_is_protected_memory_high_is_left_alone(brake: Brake, fa
 
 
 @pytest.mark.parametrize("why", ["all-protected", "switched-off"])
-def test_a_release_that_failed_is_tried_again(
-    brake: Brake, fake: FakeTree, tree: PodTree, monkeypatch: Patch, why: str
-) -> None:
+def test_a_release_that_failed_is_tried_again(brake: Brake, fake: FakeTree, tree: PodTree, why: str) -> None:
     apply(brake, 10)
     if why == "all-protected":
         protect_all(tree, 1)
     else:
         tree.config = replace(tree.config, memory_high=replace(tree.config.memory_high, enabled=False))
-    with monkeypatch.context() as patch:
-        patch.setattr(Cgroup, "write", unwritable)
+    with mock.patch.object(Cgroup, "write", unwritable):
         brake.follow()
         apply(brake, 10, at_s=2)
     assert in_force(fake) == TRIPWIRE

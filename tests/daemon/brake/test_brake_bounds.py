@@ -114,12 +114,11 @@ def test_a_watch_that_was_lost_is_set_again(brake: Brake, fake: FakeTree, watch:
 
 
 def test_what_is_in_force_and_cannot_be_moved_is_tried_again_after_a_second(
-    brake: Brake, fake: FakeTree, caplog: Log, monkeypatch: Patch
+    brake: Brake, fake: FakeTree, caplog: Log
 ) -> None:
     """A level from before may stall every pod; a minute's wait, as for a first write, would be too long."""
     apply(brake, 10)
-    with monkeypatch.context() as patch:
-        patch.setattr(Cgroup, "locked", unreadable)
+    with mock.patch.object(Cgroup, "locked", unreadable):
         headroom = apply(brake, 80, tight=True, at_s=5)
     assert in_force(fake) == TRIPWIRE
     assert brake.sleep_ns(headroom) is None
@@ -131,11 +130,10 @@ def test_what_is_in_force_and_cannot_be_moved_is_tried_again_after_a_second(
     assert in_force(fake) == AIRBAG
 
 
-def test_trouble_that_comes_back_after_a_success_is_said_again(brake: Brake, caplog: Log, monkeypatch: Patch) -> None:
+def test_trouble_that_comes_back_after_a_success_is_said_again(brake: Brake, caplog: Log) -> None:
     for at_s in (0, 100):
         apply(brake, 10, at_s=at_s)
-        with monkeypatch.context() as patch:
-            patch.setattr(Cgroup, "locked", unreadable)
+        with mock.patch.object(Cgroup, "locked", unreadable):
             apply(brake, 80, tight=True, at_s=at_s + 5)
             apply(brake, 80, tight=True, at_s=at_s + 10)
         apply(brake, 80, tight=True, at_s=at_s + 20)
@@ -150,12 +148,9 @@ def test_a_kubepods_that_vanishes_under_a_write_is_no_trouble(brake: Brake, capl
 
 
 @pytest.mark.parametrize("where", ["locked", "get_xattr"])
-def test_a_release_that_fails_is_said_and_tried_again(
-    brake: Brake, fake: FakeTree, caplog: Log, monkeypatch: Patch, where: str
-) -> None:
+def test_a_release_that_fails_is_said_and_tried_again(brake: Brake, fake: FakeTree, caplog: Log, where: str) -> None:
     apply(brake, 10)
-    with monkeypatch.context() as patch:
-        patch.setattr(Cgroup, where, unreadable)
+    with mock.patch.object(Cgroup, where, unreadable):
         assert not brake.release("a test")
     assert [r.levelno for r in caplog.records] == [logging.ERROR]
     assert in_force(fake) == TRIPWIRE
