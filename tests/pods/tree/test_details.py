@@ -223,12 +223,11 @@ def test_a_pod_that_vanishes_does_not_stop_the_details_of_others(fake: FakeTree,
 
 @pytest.mark.parametrize(("ruled", "becomes"), [(PodClass.AUTO, PodKind.SERVICE), (PodClass.BATCH, PodKind.BATCH)])
 def test_who_was_visited_is_held_like_a_service_unless_a_rule_says_otherwise(
-    fake: FakeTree, ruled: PodClass, becomes: PodKind
+    fake: FakeTree, tree: PodTree, ruled: PodClass, becomes: PodKind
 ) -> None:
     """An exec probe needs a running pod too, although no process listens."""
     fake.add_pod("web")
-    config = Config(pods=(PodRule("*/*", class_=ruled),))
-    tree = PodTree(str(fake.root), str(fake.log_dir), config)
+    tree.config = Config(pods=(PodRule("*/*", class_=ruled),))
     (tracked,) = tree.refresh(0)[0]
     tracked.signs.listens = False
     tree.update_facts(tracked, 1)
@@ -237,7 +236,6 @@ def test_who_was_visited_is_held_like_a_service_unless_a_rule_says_otherwise(
     assert tracked.pod.kind is becomes
     tree.update_facts(tracked, 2)
     assert tracked.pod.kind is becomes
-    tree.close()
 
 
 def test_a_pod_is_left_alone_for_the_longest_of_its_reasons(fake: FakeTree, tree: PodTree) -> None:

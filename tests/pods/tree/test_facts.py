@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 from helpers.fixtures import Patch
@@ -37,15 +38,14 @@ def test_our_mark_and_those_of_systemd_oomd_protect(
     [("", True), ("a.scope", True), ("a.scope/inner", True), ("../beside", False)],
     ids=["itself", "container", "crun", "elsewhere"],
 )
-def test_the_pod_we_run_in_is_protected(fake: FakeTree, place: str, protects: bool) -> None:
+def test_the_pod_we_run_in_is_protected(fake: FakeTree, tree: PodTree, place: str, protects: bool) -> None:
     """The pod is found by process id: inside a container, the path of the own cgroup is "/"."""
     folder = fake.add_pod("web") / place
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cgroup.procs").write_text(f"{os.getpid()}\n")
-    tree = PodTree(str(fake.root), str(fake.log_dir), ALLOW_ALL)
+    tree.config = ALLOW_ALL
     (tracked,) = tree.refresh(0)[0]
     assert (tracked.pod.protected == "cgpause itself runs in it") is protects
-    tree.close()
 
 
 def test_the_pod_we_run_in_is_protected_also_where_the_first_walk_missed_it(fake: FakeTree, tree: PodTree) -> None:
@@ -88,11 +88,11 @@ def test_the_pod_the_manifest_names_as_ours_is_protected(
 
 @pytest.mark.parametrize(("refused", "protects"), [(errno.EIO, True), (errno.EOPNOTSUPP, False), (errno.ENODEV, False)])
 def test_a_pod_whose_processes_cannot_be_listed_is_protected_until_they_can(
-    fake: FakeTree, monkeypatch: Patch, refused: int, protects: bool
+    fake: FakeTree, tree: PodTree, refused: int, protects: bool
 ) -> None:
     """A threaded cgroup (EOPNOTSUPP) is not protected: a container can make one, and must gain nothing by it."""
     fake.add_pod("web")
-    tree = PodTree(str(fake.root), str(fake.log_dir), ALLOW_ALL)
+    tree.config = ALLOW_ALL
     read = Cgroup.read
 
     def refuse(cgroup: Cgroup, name: str) -> bytes:
@@ -101,8 +101,7 @@ def test_a_pod_whose_processes_cannot_be_listed_is_protected_until_they_can(
             raise CgroupGoneError(name) if refused == errno.ENODEV else KernelReadError(name, error)
         return read(cgroup, name)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Cgroup, "read", refuse)
+    with mock.patch.object(Cgroup, "read", refuse):
         (tracked,) = tree.refresh(0)[0]
     assert (tracked.pod.protected is not None) is protects
     assert tree.own_pod is None
@@ -110,7 +109,6 @@ def test_a_pod_whose_processes_cannot_be_listed_is_protected_until_they_can(
     tree.refresh(1)
 
     assert (tracked.pod.protected, tracked.holds_us) == (None, False)
-    tree.close()
 
 
 def test_a_name_that_comes_later_is_found(fake: FakeTree, tree: PodTree) -> None:
