@@ -97,12 +97,13 @@ class Node:
     holds: dict[str, list[tuple[int, int | None]]] = field(default_factory=dict)
     """Start and end time of each pause, per pod, by any owner; the end is None while the pod is paused."""
 
-    def add(self, new: Pod, current: int = 1 << 20) -> None:
+    def add(self, new: Pod, current: int = 1 << 20) -> Node:
         self.pods[new.uid] = new
         self.currents[new.uid] = current
         self.holds.setdefault(new.uid, [])
         if new.paused is not None:
             self.holds[new.uid].append((new.paused.since_ns, None))
+        return self
 
     def remove(self, name: str) -> None:
         if self.pods[name].paused is not None:

@@ -24,8 +24,7 @@ def freezes(decision: Decision) -> list[str]:
 
 def test_a_pod_that_is_resumed_is_not_frozen() -> None:
     assert [type(action) for action in decided(record(NOW - 5 * S), distress="x").actions] == [Resume]
-    node = Node(MARKS)
-    node.add(pod("a", kind=PodKind.BATCH, paused=record(NOW - 5 * S)))
+    node = Node(MARKS).add(pod("a", kind=PodKind.BATCH, paused=record(NOW - 5 * S)))
     node.step(99.0)
     node.at_ns += 2 * S
     assert [type(action) for action in node.step(10.0).actions] == [Resume]
@@ -37,8 +36,7 @@ def test_the_next_sample_comes_when_the_freeze_is_due_and_no_sooner_for_one_that
 
 
 def test_a_pause_becomes_a_freeze_within_two_seconds_on_a_node_that_stands_still() -> None:
-    node = Node(MARKS)
-    node.add(pod("a", kind=PodKind.BATCH))
+    node = Node(MARKS).add(pod("a", kind=PodKind.BATCH))
     node.step(95.0)
     assert node.held() == {"a"}
     for _ in range(100):

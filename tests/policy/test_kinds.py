@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cgpause.core.model import PodKind
 from cgpause.policy.kinds import FIRM_S, KEPT, Kinds
 
 
-def test_nothing_is_known_of_a_new_workload() -> None:
-    kinds = Kinds()
+@pytest.fixture
+def kinds() -> Kinds:
+    return Kinds()
+
+
+def test_nothing_is_known_of_a_new_workload(kinds: Kinds) -> None:
     assert not kinds.is_silent("default/job")
     assert not kinds.is_silent(None)
     assert kinds.of_silent("default/job", 0.0) is PodKind.BATCH  # while no kind is certain, silence means batch
 
 
-def test_silence_makes_batch_with_care_where_other_pods_can_be_paused() -> None:
-    kinds = Kinds()
+def test_silence_makes_batch_with_care_where_other_pods_can_be_paused(kinds: Kinds) -> None:
     kinds.note_silent("default/slow", FIRM_S - 0.1)
     kinds.note_batch("default/job")
     assert kinds.is_silent("default/slow")
@@ -24,15 +29,13 @@ def test_silence_makes_batch_with_care_where_other_pods_can_be_paused() -> None:
     assert kinds.of_silent("default/job", 0.0) is PodKind.BATCH
 
 
-def test_a_pod_that_was_silent_for_long_enough_makes_its_workload_certain() -> None:
-    kinds = Kinds()
+def test_a_pod_that_was_silent_for_long_enough_makes_its_workload_certain(kinds: Kinds) -> None:
     kinds.note_silent("default/job", FIRM_S)
     assert kinds.of_silent("default/other", 0.0) is PodKind.STARTING
     assert kinds.of_silent("default/job", 0.0) is PodKind.BATCH
 
 
-def test_a_silent_pod_of_a_service_is_starting_for_as_long_as_it_is_silent() -> None:
-    kinds = Kinds()
+def test_a_silent_pod_of_a_service_is_starting_for_as_long_as_it_is_silent(kinds: Kinds) -> None:
     kinds.note_listening("default/web")
     assert kinds.of_silent("default/web", 0.0) is PodKind.STARTING
     assert kinds.of_silent("default/web", 10 * FIRM_S) is PodKind.STARTING
@@ -54,8 +57,7 @@ def test_a_workload_that_was_a_service_before_the_daemons_start_may_still_be_sta
     assert kinds.of_silent("default/web", FIRM_S) is PodKind.BATCH
 
 
-def test_a_workload_that_listened_once_stays_a_service() -> None:
-    kinds = Kinds()
+def test_a_workload_that_listened_once_stays_a_service(kinds: Kinds) -> None:
     kinds.note_batch("default/web")
     kinds.note_listening("default/web")
     kinds.note_silent("default/web", FIRM_S)
@@ -64,8 +66,7 @@ def test_a_workload_that_listened_once_stays_a_service() -> None:
     assert kinds.of_silent("default/other", 0.0) is PodKind.BATCH  # no kind is certain any more
 
 
-def test_a_thousand_workloads_are_remembered_the_oldest_go_first() -> None:
-    kinds = Kinds()
+def test_a_thousand_workloads_are_remembered_the_oldest_go_first(kinds: Kinds) -> None:
     for number in range(1001):
         kinds.note_batch(f"default/job{number}")
     assert not kinds.is_silent("default/job0")
@@ -123,8 +124,7 @@ def test_what_is_known_is_a_copy_and_changes_only_with_something_new() -> None:
     assert (known["default/job"], kinds.known()["default/job"]) == (False, True)
 
 
-def test_what_is_certain_is_not_forgotten_for_a_pod_that_is_young() -> None:
-    kinds = Kinds()
+def test_what_is_certain_is_not_forgotten_for_a_pod_that_is_young(kinds: Kinds) -> None:
     kinds.note_batch("default/job")
     kinds.note_silent("default/job", 1.0)
     kinds.note_listening("default/web")
@@ -134,8 +134,7 @@ def test_what_is_certain_is_not_forgotten_for_a_pod_that_is_young() -> None:
     assert kinds.of_silent("default/web", 0.0) is PodKind.STARTING
 
 
-def test_a_workload_counts_as_batch_once_however_many_of_its_pods_have_ended() -> None:
-    kinds = Kinds()
+def test_a_workload_counts_as_batch_once_however_many_of_its_pods_have_ended(kinds: Kinds) -> None:
     for _ in range(3):
         kinds.note_batch("default/job")
     assert kinds.of_silent("default/other", 0.0) is PodKind.STARTING
@@ -143,8 +142,7 @@ def test_a_workload_counts_as_batch_once_however_many_of_its_pods_have_ended() -
     assert kinds.of_silent("default/other", 0.0) is PodKind.BATCH
 
 
-def test_pods_without_a_controller_teach_nothing() -> None:
-    kinds = Kinds()
+def test_pods_without_a_controller_teach_nothing(kinds: Kinds) -> None:
     kinds.note_listening(None)
     kinds.note_batch(None)
     kinds.note_silent(None, FIRM_S)
@@ -155,8 +153,7 @@ def test_pods_without_a_controller_teach_nothing() -> None:
     assert kinds.of_silent(None, FIRM_S) is PodKind.BATCH
 
 
-def test_what_is_forgotten_is_no_longer_certain() -> None:
-    kinds = Kinds()
+def test_what_is_forgotten_is_no_longer_certain(kinds: Kinds) -> None:
     kinds.note_batch("default/job")
     for number in range(999):
         kinds.note_listening(f"default/web{number}")
@@ -165,8 +162,7 @@ def test_what_is_forgotten_is_no_longer_certain() -> None:
     assert kinds.of_silent("default/other", 0.0) is PodKind.BATCH
 
 
-def test_a_service_that_is_forgotten_leaves_what_is_certain() -> None:
-    kinds = Kinds()
+def test_a_service_that_is_forgotten_leaves_what_is_certain(kinds: Kinds) -> None:
     kinds.note_listening("default/web")
     for number in range(999):
         kinds.note_silent(f"default/new{number}", 1.0)

@@ -270,36 +270,31 @@ def test_pods_are_ranked_by_ascending_memory_and_equals_keep_their_order() -> No
 )
 def test_a_pod_that_may_soon_be_paused_is_looked_at_in_time(blocked: Pod, blocked_ms: int) -> None:
     """Above the upper mark with no other pod to pause, the next sample comes when the pod becomes a candidate."""
-    node = Node(replace(WATERMARK, hold=HOLD))
-    node.add(blocked)
+    node = Node(replace(WATERMARK, hold=HOLD)).add(blocked)
     while not names(node.step(99).actions, Pause):
         node.at_ns += decide(node.state, node.sample(99), node.config).next_sample_ns
     assert blocked_ms * MS <= node.at_ns - START_NS <= (blocked_ms + 100) * MS
 
 
 def test_a_node_full_of_protected_pods_is_looked_at_slowly() -> None:
-    node = Node(WATERMARK)
-    node.add(pod("a", protected="rule 1"))
+    node = Node(WATERMARK).add(pod("a", protected="rule 1"))
     assert node.step(99).next_sample_ns == 2 * S
 
 
 def test_while_somebody_is_held_the_next_look_is_a_second_away_at_most() -> None:
-    node = Node(WATERMARK)
-    node.add(pod("a", paused=record(START_NS)))
+    node = Node(WATERMARK).add(pod("a", paused=record(START_NS)))
     assert node.step(10).next_sample_ns <= S
 
 
 @pytest.mark.parametrize(("left_ms", "next_ms"), [(500, 500), (20, 50), (0, 781.25)])
 def test_the_end_of_a_hold_is_not_overslept(left_ms: int, next_ms: float) -> None:
-    node = Node(WATERMARK)
-    node.add(pod("a", paused=record(START_NS + left_ms * MS - 9 * S)))
+    node = Node(WATERMARK).add(pod("a", paused=record(START_NS + left_ms * MS - 9 * S)))
     assert node.step(10).next_sample_ns == next_ms * MS
 
 
 @pytest.mark.parametrize("used_pct", [10, 85, 99])
 def test_the_watermark_policy_reads_pods_at_every_sample(used_pct: float) -> None:
-    node = Node(WATERMARK)
-    node.add(pod("a"))
+    node = Node(WATERMARK).add(pod("a"))
     assert node.step(used_pct).quiet is None
     assert node.step(used_pct).quiet is None
 
@@ -332,8 +327,7 @@ def test_no_pod_is_paused_for_longer_than_allowed(
 
 @pytest.mark.parametrize("used_pct", [10, 99], ids=["nothing-to-do", "pauses"])
 def test_a_policy_that_learns_no_peaks_keeps_those_that_are_known(used_pct: float) -> None:
-    node = Node(WATERMARK)
-    node.add(pod("a"))
+    node = Node(WATERMARK).add(pod("a"))
     known = {"default/job": (1, 2)}
     decision = decide(State(reserve=with_peaks(Peaks(known))), node.sample(used_pct), WATERMARK)
     assert decision.state.reserve.growths.peaks.known == known
