@@ -14,6 +14,14 @@ from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
 
 
+@pytest.fixture
+def pod(fake: FakeTree, tree: PodTree) -> Path:
+    """Add the only pod, a pod of a job, and let the tree find it."""
+    made = fake.add_pod("job-bcdfg")
+    tree.refresh(0)
+    return made
+
+
 def end_container(pod: Path, peak: int, *, cached: int = 0, kills: int = 0, ooms: int = 0, stolen: int = 0) -> None:
     (pod / "memory.peak").write_text(f"{peak}\n")
     (pod / "memory.events").write_text(f"oom {ooms}\noom_kill {kills}\n")
@@ -32,9 +40,7 @@ def ends(tree: PodTree, *, removed: bool = True) -> list[tuple[int, bool]]:
     return [(end.peak_bytes, end.killed) for end in found]
 
 
-def test_a_pod_leaves_its_highest_use_without_page_cache_when_it_is_gone(fake: FakeTree, tree: PodTree) -> None:
-    pod = fake.add_pod("job-bcdfg")
-    tree.refresh(0)
+def test_a_pod_leaves_its_highest_use_without_page_cache_when_it_is_gone(tree: PodTree, pod: Path) -> None:
     end_container(pod, 1000, cached=300)
     assert ends(tree, removed=False) == [], "it started"
     assert ends(tree) == [(700, False)], "an init container, for example"
@@ -45,9 +51,7 @@ def test_a_pod_leaves_its_highest_use_without_page_cache_when_it_is_gone(fake: F
     assert [(end.peak_bytes, end.killed, end.after_kill) for end in tree.ended] == [(5000, False, False)]
 
 
-def test_a_container_that_was_killed_for_lack_of_memory_leaves_its_use_at_once(fake: FakeTree, tree: PodTree) -> None:
-    pod = fake.add_pod("job-bcdfg")
-    tree.refresh(0)
+def test_a_container_that_was_killed_for_lack_of_memory_leaves_its_use_at_once(tree: PodTree, pod: Path) -> None:
     end_container(pod, 1000, kills=1)
     assert ends(tree) == [(1000, True)]
     end_container(pod, 1000, kills=2)
@@ -56,9 +60,7 @@ def test_a_container_that_was_killed_for_lack_of_memory_leaves_its_use_at_once(f
     assert ends(tree) == [(1200, False)], "at its own limit"
 
 
-def test_only_a_container_that_was_made_after_the_kill_ends_the_guess(fake: FakeTree, tree: PodTree) -> None:
-    pod = fake.add_pod("job-bcdfg")
-    tree.refresh(0)
+def test_only_a_container_that_was_made_after_the_kill_ends_the_guess(tree: PodTree, pod: Path) -> None:
     (tracked,) = tree.pods.values()
     end_container(pod, 1000, cached=100, kills=1)
     assert ends(tree) == [(900, True)]
@@ -100,9 +102,7 @@ def test_a_peak_is_never_below_a_use_that_was_read_in_full(
     assert ends(tree) == [(peak, False)]
 
 
-def test_a_peak_is_unknown_where_the_kernel_took_page_cache_back(fake: FakeTree, tree: PodTree) -> None:
-    pod = fake.add_pod("job-bcdfg")
-    tree.refresh(0)
+def test_a_peak_is_unknown_where_the_kernel_took_page_cache_back(tree: PodTree, pod: Path) -> None:
     end_container(pod, 1000, stolen=1)
     assert ends(tree) == []
     end_container(pod, 1000, stolen=1, kills=1)
@@ -110,10 +110,8 @@ def test_a_peak_is_unknown_where_the_kernel_took_page_cache_back(fake: FakeTree,
 
 
 @pytest.mark.parametrize(("file", "found"), [("memory.peak", [(0, True)]), ("memory.stat", []), ("memory.events", [])])
-def test_files_that_cannot_be_read(fake: FakeTree, tree: PodTree, file: str, found: list[tuple[int, bool]]) -> None:
+def test_files_that_cannot_be_read(tree: PodTree, pod: Path, file: str, found: list[tuple[int, bool]]) -> None:
     """memory.peak came with Linux 5.19, and a pod can be gone."""
-    pod = fake.add_pod("job-bcdfg")
-    tree.refresh(0)
     end_container(pod, 1000, kills=1)
     (pod / file).unlink()
     assert ends(tree) == found
