@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,15 @@ from cgpause.pods.discover import find_kubepods, kubepods_roots, list_pods
 
 def roots(folder: Path) -> list[str]:
     return [path for path, _ in kubepods_roots(str(folder))]
+
+
+@contextmanager
+def found(root: Path, current: Cgroup | None = None) -> Iterator[tuple[Cgroup, CgroupDriver]]:
+    """Find the kubepods root below a cgroup root; it is closed at the end."""
+    kubepods = find_kubepods(str(root), current)
+    assert kubepods is not None
+    with kubepods[0]:
+        yield kubepods
 
 
 def test_the_root_is_found_one_level_down_as_kind_nests_it(tmp_path: Path) -> None:
@@ -35,10 +46,7 @@ def test_the_root_is_found_one_level_down_as_kind_nests_it(tmp_path: Path) -> No
                 ignore=lambda at, names: [n for n in names if Path(at, n).is_dir()],
                 dirs_exist_ok=True,
             )
-    found = find_kubepods(str(tmp_path / "cgroup"))
-    assert found is not None
-    cgroup, driver = found
-    with cgroup:
+    with found(tmp_path / "cgroup") as (cgroup, driver):
         assert (cgroup.id.path, driver) == ("kubelet.slice/kubelet-kubepods.slice", CgroupDriver.SYSTEMD)
         pods, _ = list_pods(cgroup)
         assert {pod.uid: pod.qos for pod in pods} == {uid: qos for uid, (_, qos, _) in CAPTURED.items()}
@@ -52,38 +60,31 @@ def test_of_two_trees_the_populated_one_is_taken(tmp_path: Path, driver: str) ->
     empty = root / {"systemd": "kubepods", "cgroupfs": "kubepods.slice"}[driver]
     for events in empty.rglob("cgroup.events"):
         events.write_text("populated 0\nfrozen 0\n")
-    found = find_kubepods(str(root))
-    assert found is not None
-    with found[0]:
-        assert found[1] == CgroupDriver(driver)
+    with found(root) as (_, used):
+        assert used == CgroupDriver(driver)
 
 
 def test_of_two_unpopulated_trees_the_one_with_pods_is_taken(fake: FakeTree) -> None:
     (fake.kubepods / "cgroup.events").write_text("populated 0\nfrozen 0\n")
     fake.add_pod("web")
     (fake.root / "kubepods" / "burstable").mkdir(parents=True)
-    found = find_kubepods(str(fake.root))
-    assert found is not None
-    with found[0]:
-        assert found[0].id.path == "kubepods.slice"
+    with found(fake.root) as (cgroup, _):
+        assert cgroup.id.path == "kubepods.slice"
 
 
 def test_of_two_unpopulated_trees_the_present_one_is_kept(fake: FakeTree) -> None:
     """kubelet 1.20 removes a pod that has ended from the real tree, and leaves its folder in the second one."""
     (fake.kubepods / "cgroup.events").write_text("populated 0\nfrozen 0\n")
     (fake.root / "kubepods" / "burstable" / f"pod{make_uid(1)}").mkdir(parents=True)
-    with Cgroup(str(fake.root), "kubepods.slice") as current:
-        found = find_kubepods(str(fake.root), current)
-        assert found is not None
-        assert found[0] is current
+    with Cgroup(str(fake.root), "kubepods.slice") as current, found(fake.root, current) as (cgroup, _):
+        assert cgroup is current
 
 
 @pytest.mark.parametrize("text", ["", "garbage", "populated", "populated 1\x00"])
 def test_a_tree_whose_events_cannot_be_read_is_still_found(fake: FakeTree, text: str) -> None:
     (fake.kubepods / "cgroup.events").write_text(text)
-    found = find_kubepods(str(fake.root))
-    assert found is not None
-    found[0].close()
+    with found(fake.root):
+        pass
 
 
 def test_no_kubepods_yet_is_none_and_leaks_nothing(tmp_path: Path) -> None:
