@@ -152,7 +152,7 @@ def test_tree_that_kubelet_has_left_is_noticed_although_its_folders_stay(tree: F
     pod = tree.add_pod("old")
     daemon = start()
     other = other_tree(tree, populated=True)
-    elsewhere = FakeTree(tree.folder / "elsewhere")
+    elsewhere = FakeTree(tree.folder / "elsewhere", made=9)  # a new pod has a UID of its own
     elsewhere.add_pod("new").rename(other / "burstable" / f"pod{elsewhere.uids['new']}")
     tree.add_pod("last")
     daemon.wait_for_log("pod appeared pod=default/last")  # the refresh after the new tree's event is over

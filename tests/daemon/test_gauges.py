@@ -152,7 +152,8 @@ def test_time_is_counted_of_pods_that_the_daemon_holds(bench: Bench) -> None:
     time.sleep(0.01)
     second = bench.shown("cgpause_paused_seconds_total")
 
-    assert list(first) == [("default", "throttle")]
+    assert list(first) == [("default", "throttle"), ("default", "freeze")]
+    assert first["default", "freeze"] == 0
     assert second["default", "throttle"] > first["default", "throttle"]
 
 

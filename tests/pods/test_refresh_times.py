@@ -7,7 +7,7 @@ from helpers.nodes import S
 
 from cgpause.pods.refresh_times import RefreshTimes
 
-CALM = {"watched": True, "pods": True, "named": True, "started": False, "rewatched": False}
+CALM = {"watched": True, "in_use": True, "named": True, "started": False, "rewatched": False}
 
 
 def times_after(found: dict[str, bool], at_s: float = 0, *, tight: bool = False) -> RefreshTimes:
@@ -28,7 +28,7 @@ def test_the_first_walk_is_due_at_once_and_reads_everything() -> None:
     [
         pytest.param(CALM, 600, id="nobody-asks"),
         pytest.param({**CALM, "started": True}, 60, id="may-listen-soon"),
-        pytest.param({**CALM, "pods": False}, 60, id="may-be-the-wrong-tree"),
+        pytest.param({**CALM, "in_use": False}, 60, id="may-be-the-wrong-tree"),
         pytest.param({**CALM, "named": False}, 10, id="its-log-folder-comes-later"),
         pytest.param({**CALM, "watched": False}, 1, id="nothing-tells"),
         pytest.param({**CALM, "watched": False, "named": False}, 1, id="nothing-tells-and-no-name"),
