@@ -11,13 +11,11 @@ from helpers.trees import FakeTree, rewrite
 from cgpause.cli.decision import decide_now
 from cgpause.config.settings import Config
 from cgpause.core.clock import now_ns
-from cgpause.core.parse import MemInfo
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
 
 
 def test_page_cache_that_a_pod_takes_meanwhile_is_no_growth(tree: FakeTree, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("cgpause.pods.sampler.parse_meminfo", lambda _: MemInfo(8 << 30, 6 << 30, 8 << 30))
     tree.set_used(500 * MIB)
     reads, grows = (tree.add_pod(name, 100 * MIB, memory_max=str(300 * MIB)) for name in ("reads", "grows"))
     real, begun = time.sleep, time.monotonic()

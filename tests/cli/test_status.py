@@ -20,15 +20,14 @@ from cgpause.cli.main import app
 from cgpause.cli.status import read_status
 from cgpause.config.settings import Config, PodClass, PodRule
 from cgpause.core.model import Mechanism, Owner
-from cgpause.core.parse import MemInfo, parse_meminfo
+from cgpause.core.parse import parse_meminfo
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
 
 
 @pytest.fixture(autouse=True)
-def node(monkeypatch: Patch) -> None:
-    """Fake a node with 8 GiB, 6 of them available, and without a pressure file."""
-    monkeypatch.setattr("cgpause.pods.sampler.parse_meminfo", lambda _: MemInfo(8 * GIB, 6 * GIB, 8 * GIB))
+def no_pressure(monkeypatch: Patch) -> None:
+    """Fake a node without a pressure file."""
     set_pressure(monkeypatch, None)
 
 
@@ -190,11 +189,10 @@ def test_captured_nodes_show_what_was_captured(driver: str, tmp_path: Path, monk
     ids=["throttle", "freeze", "with-an-end", "overdue"],
 )
 def test_a_paused_pod_shows_who_holds_it_and_its_original(
-    mechanism: Mechanism, expires_in_s: int | None, cpu_max: str, tree: FakeTree, monkeypatch: Patch
+    mechanism: Mechanism, expires_in_s: int | None, cpu_max: str, tree: FakeTree, web: Path, monkeypatch: Patch
 ) -> None:
     at_ns = 1000 * S
     monkeypatch.setattr("cgpause.cli.status.now_ns", lambda: at_ns)
-    web = tree.add_pod("web", cpu_max="50000 100000")
     expires_ns = None if expires_in_s is None else at_ns + expires_in_s * S
     since_ns = at_ns - 12_345_678_901
     pause_pod(tree.root, web, mechanism=mechanism, reason="why", since_ns=since_ns, expires_ns=expires_ns)
@@ -222,9 +220,8 @@ def test_a_paused_pod_shows_who_holds_it_and_its_original(
     [(Mechanism.THROTTLE, "cpu.max", "200000 100000"), (Mechanism.FREEZE, "cgroup.freeze", "0")],
 )
 def test_pause_that_another_writer_undid_is_not_in_force(
-    mechanism: Mechanism, file: str, text: str, tree: FakeTree
+    mechanism: Mechanism, file: str, text: str, tree: FakeTree, web: Path
 ) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
     pause_pod(tree.root, web, Owner.MANUAL, mechanism)
     (web / file).write_text(f"{text}\n")
 

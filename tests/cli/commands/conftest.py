@@ -7,19 +7,17 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from helpers.commandline import ABSENT, GIB, Patch
+from helpers.commandline import ABSENT, Patch
 from typer.main import get_command
 
 from cgpause.cli.main import app
-from cgpause.core.parse import MemInfo
 
 COMMAND = get_command(app)
 
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: Patch) -> None:
-    """Hide the test machine's memory, processes, systemd, configuration, history and journal."""
-    monkeypatch.setattr("cgpause.pods.sampler.parse_meminfo", lambda _: MemInfo(8 * GIB, 6 * GIB, 8 * GIB))
+    """Hide the test machine's processes, systemd, configuration, history and journal."""
     monkeypatch.setattr("cgpause.core.paths.DEFAULT_CONFIG", ABSENT)
     monkeypatch.setattr("cgpause.core.paths.DEFAULT_STATE_DIR", str(tmp_path / "no-state"))
     monkeypatch.setattr("cgpause.kernel.journal.ADDRESS", str(tmp_path / "no-journal"))

@@ -68,8 +68,8 @@ def test_a_dry_run_gives_the_answer_of_the_real_pause_where_that_changes_nothing
     arrange: Callable[[Path], object] | None,
     args: list[str],
     tree: FakeTree,
+    web: Path,
 ) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
     if owner is not None and held is not None:
         pause_pod(tree.root, web, owner, mechanism=held)
     if arrange is not None:

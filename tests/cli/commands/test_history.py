@@ -290,8 +290,7 @@ def test_a_pause_by_hand_is_in_it_from_its_first_moment_to_its_last(tree: FakeTr
     assert len((state / HISTORY_FILE).read_text().splitlines()) == 2
 
 
-def test_the_original_is_in_it_even_if_another_program_wrote_since(tree: FakeTree, state: Path) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
+def test_the_original_is_in_it_even_if_another_program_wrote_since(tree: FakeTree, web: Path, state: Path) -> None:
     by_hand(tree, state, "pause", "default/web")
     (web / "cpu.max").write_text("70000 100000\n")
     by_hand(tree, state, "resume", "default/web")
@@ -313,8 +312,7 @@ def test_who_resumes_all_is_in_it_with_every_pod(tree: FakeTree, state: Path) ->
     assert {pause["end_reason"] for pause in found} == {"cgpause resume --all by tester"}
 
 
-def test_a_pause_that_somebody_undid_by_hand_has_an_unknown_end(tree: FakeTree, state: Path) -> None:
-    web = tree.add_pod("web")
+def test_a_pause_that_somebody_undid_by_hand_has_an_unknown_end(tree: FakeTree, web: Path, state: Path) -> None:
     by_hand(tree, state, "pause", "web")
     os.removexattr(web, "user.cgpause")
 
@@ -347,10 +345,8 @@ def test_a_history_that_is_switched_off_stays_off_by_hand(tree: FakeTree, state:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 def test_a_disk_that_refuses_does_not_keep_a_pod_paused(
-    tree: FakeTree, state: Path, monkeypatch: Patch, code: int
+    tree: FakeTree, web: Path, state: Path, monkeypatch: Patch, code: int
 ) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
-
     monkeypatch.setattr(history, "append", refusing(code))
     for command in (["pause", "web"], ["resume", "web"], ["pause", "web"], ["resume", "--all"]):
         result = run(tree, "--state-dir", str(state), *command)

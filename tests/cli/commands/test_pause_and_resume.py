@@ -20,9 +20,7 @@ from cgpause.kernel.find_daemon import DaemonState, FoundDaemon
 from cgpause.ledger import ledger
 
 
-def test_a_pause_lowers_cpu_max_and_a_resume_puts_the_original_back(tree: FakeTree) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
-
+def test_a_pause_lowers_cpu_max_and_a_resume_puts_the_original_back(tree: FakeTree, web: Path) -> None:
     paused = run(tree, "pause", "default/web")
 
     assert paused.stdout == "default/web paused: cpu.max 50000 100000 -> 1001 100000\n"
@@ -34,9 +32,8 @@ def test_a_pause_lowers_cpu_max_and_a_resume_puts_the_original_back(tree: FakeTr
     assert records_left(tree.root) == []
 
 
-def test_pausing_and_resuming_twice_change_nothing(tree: FakeTree, monkeypatch: Patch) -> None:
+def test_pausing_and_resuming_twice_change_nothing(tree: FakeTree, web: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("cgpause.cli.byhand.now_ns", lambda: 1000 * S)
-    web = tree.add_pod("web", cpu_max="50000 100000")
     run(tree, "pause", "web", "--for", "10m")
     before = snapshot(tree.root)
 
@@ -70,9 +67,8 @@ def test_pausing_and_resuming_twice_change_nothing(tree: FakeTree, monkeypatch: 
     ids=["without-an-end", "later", "sooner", "overdue"],
 )
 def test_pausing_for_a_time_sets_a_new_end_of_a_pause_by_hand(
-    first: list[str], then: str, ends: int, said: str, tree: FakeTree, monkeypatch: Patch
+    first: list[str], then: str, ends: int, said: str, tree: FakeTree, web: Path, monkeypatch: Patch
 ) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
     monkeypatch.setattr("cgpause.cli.byhand.now_ns", lambda: 0)
     run(tree, "pause", "web", *first)
     begun = record_of(tree, web)
@@ -92,9 +88,8 @@ def test_pausing_for_a_time_sets_a_new_end_of_a_pause_by_hand(
 @pytest.mark.parametrize("options", [[], ["--for", "10m"], ["--dry-run"]], ids=" ".join)
 @pytest.mark.parametrize("mechanism", Mechanism)
 def test_a_pause_that_another_program_has_ended_is_no_pause(
-    tree: FakeTree, options: list[str], mechanism: Mechanism
+    tree: FakeTree, web: Path, options: list[str], mechanism: Mechanism
 ) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
     run(tree, "pause", "web", "--mechanism", mechanism)
     file, value = ("cpu.max", "max 100000") if mechanism is Mechanism.THROTTLE else ("cgroup.freeze", "0")
     (web / file).write_text(f"{value}\n")
@@ -126,8 +121,9 @@ def test_a_new_end_is_an_event_of_the_same_pause(tree: FakeTree) -> None:
     assert (pause["state"], pause["owner"], pause["reason"]) == ("active", "manual", "cgpause pause by tester")
 
 
-def test_a_pod_that_is_resumed_in_the_same_moment_gets_no_new_end(tree: FakeTree, monkeypatch: Patch) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
+def test_a_pod_that_is_resumed_in_the_same_moment_gets_no_new_end(
+    tree: FakeTree, web: Path, monkeypatch: Patch
+) -> None:
     run(tree, "pause", "web")
     really = ledger.set_end
 
@@ -144,10 +140,9 @@ def test_a_pod_that_is_resumed_in_the_same_moment_gets_no_new_end(tree: FakeTree
     assert cpu_max(web) == "50000 100000"
 
 
-def test_a_manual_pause_says_whose_it_is_and_when_it_ends(tree: FakeTree, monkeypatch: Patch) -> None:
+def test_a_manual_pause_says_whose_it_is_and_when_it_ends(tree: FakeTree, web: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("SUDO_USER", "alice")
     monkeypatch.setattr("cgpause.cli.byhand.now_ns", lambda: 1000 * S)
-    web = tree.add_pod("web", cpu_max="50000 100000")
     db = tree.add_pod("db")
 
     run(tree, "pause", "web", "--for", "10m")
@@ -188,9 +183,7 @@ def test_of_a_pause_with_an_end_it_is_said_who_ends_it(
     assert run(tree, "pause", "db").stderr == ""
 
 
-def test_freezing_leaves_cpu_max_alone(tree: FakeTree) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
-
+def test_freezing_leaves_cpu_max_alone(tree: FakeTree, web: Path) -> None:
     assert run(tree, "pause", "web", "--mechanism", "freeze").stdout == "default/web paused: frozen\n"
 
     assert (frozen(web), cpu_max(web)) == (True, "50000 100000")
@@ -209,16 +202,13 @@ def test_freezing_leaves_cpu_max_alone(tree: FakeTree) -> None:
     ids=["default", "configured", "option-wins", "configured-quota"],
 )
 def test_the_mechanism_is_the_option_or_what_is_configured(
-    config: str, option: list[str], expected: tuple[str, bool], tree: FakeTree
+    config: str, option: list[str], expected: tuple[str, bool], tree: FakeTree, web: Path
 ) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
-
     assert run(tree, *with_config(tree, config), "pause", "web", *option).exit_code == 0
     assert (cpu_max(web), frozen(web)) == expected
 
 
-def test_a_foreign_write_stays(tree: FakeTree) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
+def test_a_foreign_write_stays(tree: FakeTree, web: Path) -> None:
     run(tree, "pause", "web")
     (web / "cpu.max").write_text("70000 100000\n")
 
@@ -230,9 +220,8 @@ def test_a_foreign_write_stays(tree: FakeTree) -> None:
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("1h30m", 5400), ("5214w", 3_153_427_200)])
-def test_good_times(text: str, seconds: int, tree: FakeTree, monkeypatch: Patch) -> None:
+def test_good_times(text: str, seconds: int, tree: FakeTree, web: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("cgpause.cli.byhand.now_ns", lambda: 5 * S)
-    web = tree.add_pod("web")
 
     assert run(tree, "pause", "web", "--for", text).exit_code == 0
     assert record_of(tree, web).expires_ns == (5 + seconds) * S
@@ -279,8 +268,7 @@ def test_a_protected_pod_is_refused_by_its_rule_and_force_overrides(case: str, t
     assert cpu_max(web) == "max 100000"
 
 
-def test_a_relative_cgroup_root_works(tree: FakeTree, monkeypatch: Patch) -> None:
-    web = tree.add_pod("web")
+def test_a_relative_cgroup_root_works(tree: FakeTree, web: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tree.folder)
 
     assert invoke("--cgroup-root", "cgroup", "--log-dir", "log", "pause", str(web)).exit_code == 0

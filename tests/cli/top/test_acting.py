@@ -25,11 +25,6 @@ from cgpause.telemetry.events import Event
 
 
 @pytest.fixture
-def web(tree: FakeTree) -> Path:
-    return tree.add_pod("web", cpu_max="50000 100000")
-
-
-@pytest.fixture
 def reader(tree: FakeTree, web: Path, monkeypatch: Patch) -> Iterator[Reader]:
     monkeypatch.setenv("SUDO_USER", "alice")
     monkeypatch.setenv("PATH", "/nonexistent")  # hides systemctl

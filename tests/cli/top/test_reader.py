@@ -15,7 +15,6 @@ from cgpause.cli.top.ui import Ui, shown_pods, state_words
 from cgpause.cli.top.values import NodeView, PodState, SeenPod
 from cgpause.config.settings import Config
 from cgpause.core.model import Owner, Policy, Pressure
-from cgpause.core.parse import MemInfo
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.find_daemon import DaemonState, FoundDaemon
 from cgpause.ledger import ledger
@@ -26,7 +25,6 @@ from cgpause.telemetry.events import Event
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: Patch) -> None:
-    monkeypatch.setattr("cgpause.pods.sampler.parse_meminfo", lambda _: MemInfo(8 * GIB, 6 * GIB, 8 * GIB))
     monkeypatch.setattr("cgpause.cli.top.reader.read_node_pressure", lambda: Pressure(0.0, 0, 0.0, 0))
 
 
@@ -61,8 +59,7 @@ def cpu_stat(pod: Path, usage_usec: int, throttled_usec: int = 0) -> None:
     )
 
 
-def test_cpu_comes_in_millicores_and_throttled_time_a_second(tree: FakeTree, reader: Reader) -> None:
-    web = tree.add_pod("web")
+def test_cpu_comes_in_millicores_and_throttled_time_a_second(web: Path, reader: Reader) -> None:
     cpu_stat(web, 1_000_000, 0)
     first = named(reader.read(10 * S), "web")
     cpu_stat(web, 1_500_000, 400_000)
@@ -72,8 +69,7 @@ def test_cpu_comes_in_millicores_and_throttled_time_a_second(tree: FakeTree, rea
     assert (second.cpu_millicores, second.throttled_ms) == (250.0, 200.0)
 
 
-def test_a_look_at_once_after_another_keeps_the_rates(tree: FakeTree, reader: Reader) -> None:
-    web = tree.add_pod("web")
+def test_a_look_at_once_after_another_keeps_the_rates(web: Path, reader: Reader) -> None:
     cpu_stat(web, 0)
     reader.read(10 * S)
     cpu_stat(web, 500_000)
@@ -83,8 +79,7 @@ def test_a_look_at_once_after_another_keeps_the_rates(tree: FakeTree, reader: Re
     assert named(reader.read(11 * S + S // 100), "web").cpu_millicores == 500.0
 
 
-def test_without_the_cpu_controller_nothing_is_throttled(tree: FakeTree, reader: Reader) -> None:
-    web = tree.add_pod("web")
+def test_without_the_cpu_controller_nothing_is_throttled(web: Path, reader: Reader) -> None:
     for at_s in (10, 11):
         (web / "cpu.stat").write_text(f"usage_usec {at_s * 1000}\nuser_usec 0\nsystem_usec 0\n")
         snapshot = reader.read(at_s * S)
@@ -201,8 +196,7 @@ def test_under_watermark_the_smallest_is_next_and_the_mark_is_where_pausing_begi
     assert named(snapshot, "large").state is PodState.NEXT
 
 
-def test_records_are_read_at_each_refresh(tree: FakeTree, reader: Reader) -> None:
-    web = tree.add_pod("web")
+def test_records_are_read_at_each_refresh(tree: FakeTree, web: Path, reader: Reader) -> None:
     pause_pod(tree.root, web, Owner.DAEMON)
     assert named(reader.read(10 * S), "web").state is PodState.PAUSED
     with Cgroup(str(tree.root), str(web.relative_to(tree.root))) as cgroup:
@@ -221,8 +215,7 @@ def test_a_pod_that_the_daemon_resumed_may_be_paused_again(crowd: list[Path], tr
     assert next(pod for pod in reader.read(11 * S).pods if pod.key == waiting.key).verdict.blocked == ""
 
 
-def test_pods_come_and_go(tree: FakeTree, reader: Reader) -> None:
-    web = tree.add_pod("web")
+def test_pods_come_and_go(tree: FakeTree, web: Path, reader: Reader) -> None:
     assert len(reader.read(10 * S).pods) == 1
     tree.add_pod("db")
     web.rename(tree.folder / "gone")
@@ -280,8 +273,9 @@ def test_pressure_of_the_sparklines_is_the_share_of_time_that_was_stalled(reader
     assert [(m.some_pct, m.full_pct) for m in snapshot.moments] == [(50.0, 7.0), (25.0, 2.5)]
 
 
-def test_details_are_read_of_one_pod_only_when_asked_for_and_nothing_is_written(tree: FakeTree, reader: Reader) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
+def test_details_are_read_of_one_pod_only_when_asked_for_and_nothing_is_written(
+    tree: FakeTree, web: Path, reader: Reader
+) -> None:
     (web / "cgroup.procs").write_text("")
     before = snapshot(tree.root)
     key = reader.read(10 * S).pods[0].key
