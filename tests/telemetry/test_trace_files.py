@@ -18,7 +18,7 @@ from cgpause.core.model import Policy
 from cgpause.offline.trace.estimate import estimate
 from cgpause.offline.trace.replay import replay
 from cgpause.telemetry.trace.encode import Encoder
-from cgpause.telemetry.trace.read import SEGMENTS, Trace, load_trace, segment
+from cgpause.telemetry.trace.read import SEGMENTS, Trace, load_trace
 from cgpause.telemetry.trace.values import TraceError
 from cgpause.telemetry.trace.write import LEAST_BYTES, TraceFiles
 
@@ -132,34 +132,11 @@ def test_files_are_bounded_and_the_oldest_goes(name: str, tmp_path: Path) -> Non
     assert [moment.begins for moment in last] == [True] + [False] * (len(last) - 1)
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    for number in (0, SEGMENTS - 1):
-        path = tmp_path / f"x{number}"
-        Path(segment(str(path), number)).write_text("mine")
-        with pytest.raises(FileExistsError):
-            TraceFiles(str(path), LEAST_BYTES, Encoder(1.0))
-        assert Path(segment(str(path), number)).read_text() == "mine"
-
-
 def test_a_link_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / "x").symlink_to("target")
     with pytest.raises(OSError, match="x"):
         TraceFiles(str(tmp_path / "x"), LEAST_BYTES, Encoder(1.0))
     assert not (tmp_path / "target").exists()
-
-
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
-        pytest.param("absent", "cannot read .*absent: No such file", id="absent"),
-        pytest.param(".", "not a regular file; name the file of the trace", id="folder"),
-        pytest.param("/dev/null", "not a regular file", id="device"),
-        pytest.param("/proc/self/mem", "cannot read /proc/self/mem: Input/output error", id="unreadable"),
-    ],
-)
-def test_what_is_no_file_is_said(path: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=said):
-        load_trace(str(tmp_path / path))
 
 
 LINES = some(2)

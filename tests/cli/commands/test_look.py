@@ -50,15 +50,6 @@ def test_hostile_cgroup_names_are_escaped_in_errors(command: list[str], tree: Fa
     assert result.stderr.rstrip("\n").isprintable()
 
 
-@pytest.mark.parametrize("option", ["--cgroup-root", "--config"])
-def test_hostile_options_are_escaped_in_errors(option: str, tree: FakeTree) -> None:
-    result = run(tree, option, f"/nonexistent/{HOSTILE}", "status")
-
-    assert result.exit_code in (1, 2)
-    assert len(result.stderr.splitlines()) == 1
-    assert result.stderr.rstrip("\n").isprintable()
-
-
 @pytest.mark.parametrize("used_pct", [10, 89, 90, 99, 150])
 def test_explain_shows_what_the_policy_would_do(used_pct: int, tree: FakeTree) -> None:
     used = -(-GIB * used_pct // 100)  # rounded up, so that the use is at least used_pct

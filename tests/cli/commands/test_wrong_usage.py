@@ -10,6 +10,8 @@ from helpers.trees import FakeTree
 @pytest.mark.parametrize(
     ("command", "args", "code", "said"),
     [
+        ("", ["--cgroup-root", f"/nonexistent/{HOSTILE}", "status"], 1, f"/nonexistent/{ESCAPED}: no such directory"),
+        ("", ["--config", f"/nonexistent/{HOSTILE}", "status"], 2, f"/nonexistent/{ESCAPED}: cannot be read: No such"),
         ("status", ["-n"], 2, "cgpause: -n needs a value (NAMESPACE)"),
         *((name, ["-n", "default"], 2, f"not for {name}") for name in ("check", "config", "run", "metrics", "top")),
         ("explain", ["--for", "0"], 2, "--for: invalid time '0': use 90s, 10m, 1h30m, 2d or 1w, from 1s to 100 years"),
@@ -40,6 +42,7 @@ from helpers.trees import FakeTree
         ("lab replay", [], 2, "TRACE"),
         ("lab replay", ["/nonexistent/x"], 5, "cannot read /nonexistent/x: No such file or directory"),
         ("lab replay", ["/"], 5, "cannot read /: not a regular file; name the file of the trace"),
+        ("lab replay", ["/proc/self/mem"], 5, "cannot read /proc/self/mem: Input/output error"),
         ("lab replay", [f"/nonexistent/{HOSTILE}"], 5, f"cannot read /nonexistent/{ESCAPED}:"),
         ("lab replay", ["x", "--policy", "none"], 2, "--policy"),
         ("lab record", ["--for", "x"], 2, "--for: invalid time 'x': use 90s"),
@@ -57,3 +60,4 @@ def test_wrong_usage_says_what_would_be_right(
 
     assert (result.exit_code, result.stdout) == (code, "")
     assert said in " ".join(result.stderr.replace("│", " ").split())
+    assert result.stderr.replace("\n", "").isprintable()
