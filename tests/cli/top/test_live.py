@@ -28,6 +28,13 @@ def tree(tmp_path: Path) -> FakeTree:
     return tree
 
 
+def leave(program: TerminalProgram) -> None:
+    """Quit; the program ends well and leaves the terminal as it was."""
+    program.type("q")
+    assert program.end() == 0
+    assert program.is_as_before()
+
+
 @contextmanager
 def shown(
     tree: FakeTree,
@@ -68,11 +75,7 @@ def test_the_screen_is_drawn_and_left_as_it_was(tree: FakeTree) -> None:
         assert "cgpause top" in program.screen.lines[0]
         assert "headroom" in program.screen.lines[1]
         assert all(name in text for name in ("default/db", "default/cache", "kube-system/dns", "protected"))
-
-        program.type("q")
-
-        assert program.end() == 0
-        assert program.is_as_before()
+        leave(program)
 
 
 def test_a_pod_is_paused_after_a_yes_and_resumed(tree: FakeTree) -> None:
@@ -95,8 +98,7 @@ def test_a_pod_is_paused_after_a_yes_and_resumed(tree: FakeTree) -> None:
         program.wait_for("default/db resumed: cpu.max 50000 100000")
         assert cpu_max(pod(tree, "db")) == "50000 100000"
         program.wait_for(lambda _: "running" in program.line_with("▶ default/db"))
-        program.type("q")
-        assert program.end() == 0
+        leave(program)
     assert records_left(tree.root) == []
 
 
@@ -196,9 +198,7 @@ def test_suspended_it_comes_back(how: str, tree: FakeTree) -> None:
 
         program.wait_for("default/web")
         assert "?1049" in program.screen.modes
-        program.type("q")
-        assert program.end() == 0
-        assert program.is_as_before()
+        leave(program)
 
 
 def test_continued_in_the_background_it_waits_for_the_foreground(tree: FakeTree) -> None:
@@ -216,9 +216,7 @@ def test_continued_in_the_background_it_waits_for_the_foreground(tree: FakeTree)
         program.process.send_signal(signal.SIGUSR2)
 
         program.wait_for("default/web")
-        program.type("q")
-        assert program.end() == 0
-        assert program.is_as_before()
+        leave(program)
 
 
 def test_a_terminal_that_hangs_up_ends_it(tree: FakeTree) -> None:
@@ -227,11 +225,7 @@ def test_a_terminal_that_hangs_up_ends_it(tree: FakeTree) -> None:
         program._child = os.open(os.devnull, os.O_RDONLY)
         program.hang_up()
 
-        deadline = time.monotonic() + 60
-        while program.process.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        assert program.process.returncode == 0
+        assert program.process.wait(60) == 0
 
 
 def test_everything_may_break_while_it_is_shown(tree: FakeTree) -> None:
@@ -246,6 +240,4 @@ def test_everything_may_break_while_it_is_shown(tree: FakeTree) -> None:
         program.wait_for("none on this node (yet)")
         tree.root.rename(tree.folder / "root-away")
         program.wait_for(lambda text: "gone" in text or "none on this node" in text)
-        program.type("q")
-        assert program.end() == 0
-        assert program.is_as_before()
+        leave(program)
