@@ -20,6 +20,7 @@ from helpers.dashboards import (
     many_pods,
     text_of,
 )
+from helpers.generated import current
 from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -65,13 +66,9 @@ WHOLE: dict[str, tuple[NodeView, Ui, int, int]] = {
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_frames_are_as_they_were_looked_at(name: str) -> None:
-    """CGPAUSE_NEW_FRAMES=1 writes the expected frames anew, for a review by eye."""
-    file = FRAMES / f"{name}.txt"
     shown = "".join(f"{line}\n" for line in text_of(render(*WHOLE[name])))
-    if os.environ.get("CGPAUSE_NEW_FRAMES"):
-        file.write_text(shown)
 
-    assert shown == file.read_text()
+    assert current(FRAMES / f"{name}.txt", shown), f"look at it, and run it with CGPAUSE_REGENERATE=1:\n{shown}"
 
 
 @pytest.mark.parametrize(("label", "whose"), [("ops/debug", "by hand"), ("batch/report-1", "by the daemon")])
