@@ -92,12 +92,9 @@ def record_of(tree: FakeTree, pod: Path) -> PauseRecord:
     return record
 
 
-Snapshot = dict[str, tuple[object, ...]]
-
-
-def snapshot(folder: Path) -> Snapshot:
+def snapshot(folder: Path) -> dict[str, tuple[object, ...]]:
     """Return all facts about a folder that a write would change: bytes, xattrs, modes, times, inodes."""
-    found: Snapshot = {}
+    found: dict[str, tuple[object, ...]] = {}
     for path in (folder, *sorted(folder.rglob("*"))):
         status = path.lstat()
         content = path.read_bytes() if path.is_file() else None
@@ -117,11 +114,6 @@ def as_nobody() -> Iterator[None]:
         yield
     finally:
         os.seteuid(0)
-
-
-def lock_away(path: Path, mode: int) -> None:
-    """Set a mode that also applies to this process, unless it has root's powers."""
-    path.chmod(mode)
 
 
 def hostile_tree(tree: FakeTree) -> Path:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.commandline import Patch, as_nobody, invoke, lock_away, run, snapshot
+from helpers.commandline import Patch, as_nobody, invoke, run, snapshot
 from helpers.refusals import refusing, unwritable
 from helpers.trees import FakeTree, damage, pause_pod, records_left
 
@@ -189,7 +189,7 @@ def test_without_permission_a_write_exits_5_and_says_which(open_folder: Path) ->
     tree = FakeTree(open_folder)
     web = tree.add_pod("web")
     for path in (*web.iterdir(), web):
-        lock_away(path, 0o555 if path.is_dir() else 0o444)
+        path.chmod(0o555 if path.is_dir() else 0o444)
     before = snapshot(tree.root)
 
     with as_nobody():
@@ -205,8 +205,8 @@ def test_without_permission_a_restore_exits_6(open_folder: Path) -> None:
     tree = FakeTree(open_folder)
     web = tree.add_pod("web")
     pause_pod(tree.root, web, Owner.MANUAL)
-    lock_away(web / "cpu.max", 0o444)
-    lock_away(web, 0o555)
+    (web / "cpu.max").chmod(0o444)
+    web.chmod(0o555)
 
     with as_nobody():
         one = run(tree, "resume", "web")
