@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.commandline import CONTENTS, GIB, MIB, Patch, S, overwrite
+from helpers.commandline import ABSENT, CONTENTS, GIB, MIB, Patch, S, overwrite, run
 from helpers.trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, load_capture, make_uid, pause_pod
-from typer.testing import CliRunner
 
-from cgpause.cli.main import app
 from cgpause.cli.status import read_status
 from cgpause.config.settings import Config, PodClass, PodRule
 from cgpause.core.model import Mechanism, Owner
@@ -139,13 +137,11 @@ def test_the_contract_of_the_json(tree: FakeTree, monkeypatch: Patch) -> None:
     assert json.dumps(shown) == json.dumps(expected), "the keys have this order"
 
 
-def test_the_command_prints_the_same_json(tree: FakeTree, tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("cgpause.core.paths.DEFAULT_CONFIG", str(tmp_path / "absent.toml"))
+def test_the_command_prints_the_same_json(tree: FakeTree, monkeypatch: Patch) -> None:
+    monkeypatch.setattr("cgpause.core.paths.DEFAULT_CONFIG", ABSENT)
     tree.add_pod("web", 5 * MIB)
 
-    result = CliRunner().invoke(
-        app, ["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir), "status", "-ojson"]
-    )
+    result = run(tree, "status", "-ojson")
 
     assert result.exit_code == 0
     assert json.loads(result.stdout) == status(tree.root, tree.log_dir)

@@ -17,7 +17,7 @@ COMMAND = get_command(app)
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: Patch) -> None:
-    """Hide the test machine's processes, systemd, configuration, history and journal."""
+    """Hide the test machine's processes, systemd, configuration, history, journal and terminal."""
     monkeypatch.setattr("cgpause.core.paths.DEFAULT_CONFIG", ABSENT)
     monkeypatch.setattr("cgpause.core.paths.DEFAULT_STATE_DIR", str(tmp_path / "no-state"))
     monkeypatch.setattr("cgpause.kernel.journal.ADDRESS", str(tmp_path / "no-journal"))
@@ -28,4 +28,5 @@ def machine(tmp_path: Path, monkeypatch: Patch) -> None:
     # One parser for all: building it for each of some thousand commands takes longer than running them.
     monkeypatch.setattr("typer.testing._get_command", lambda _: COMMAND, raising=False)
     monkeypatch.setenv("USER", "tester")
-    monkeypatch.delenv("SUDO_USER", raising=False)
+    for name in ("SUDO_USER", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)

@@ -7,11 +7,10 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import typer
-from helpers.commandline import all_commands, place
+from helpers.commandline import all_commands, invoke, place
 from helpers.trees import FakeTree
 from typer.testing import CliRunner
 
@@ -63,7 +62,7 @@ def test_the_list_of_commands_fits_80_columns() -> None:
     ],
 )
 def test_usage_has_arguments_as_they_are_written(name: str, arguments: str) -> None:
-    shown = CliRunner().invoke(app, [*name.split(), "--help"]).stdout
+    shown = invoke(*name.split(), "--help").stdout
 
     assert shown.splitlines()[0].endswith(f" {name} [OPTIONS]{arguments}")
 
@@ -76,24 +75,20 @@ def test_each_command_has_an_example_of_itself_in_its_help(name: str) -> None:
 
 
 @pytest.mark.parametrize("words", [["-n", "default"], ["--namespace=default"], ["-ndefault"]], ids=" ".join)
-def test_global_options_may_stand_before_and_after_the_command(words: list[str], tmp_path: Path) -> None:
-    tree = FakeTree(tmp_path)
+def test_global_options_may_stand_before_and_after_the_command(words: list[str], tree: FakeTree) -> None:
     tree.add_pod("web")
     tree.add_pod("db", namespace="prod")
     given = [*place(tree), *words]
     ends = ["-o", "json"]
 
-    shown = [
-        CliRunner().invoke(app, line)
-        for line in ([*given, "status", *ends], ["status", *given, *ends], ["status", *ends, *given])
-    ]
+    shown = [invoke(*given, "status", *ends), invoke("status", *given, *ends), invoke("status", *ends, *given)]
 
     assert [done.exit_code for done in shown] == [0, 0, 0]
     assert [[pod["name"] for pod in json.loads(done.stdout)["pods"]] for done in shown] == [["web"]] * 3
 
 
 def test_words_after_two_dashes_are_no_options() -> None:
-    done = CliRunner().invoke(app, ["pause", "--dry-run", "--cgroup-root", "/nonexistent", "--", "-n"])
+    done = invoke("pause", "--dry-run", "--cgroup-root", "/nonexistent", "--", "-n")
 
     assert (done.exit_code, done.stderr) == (1, "cgpause: --cgroup-root /nonexistent: no such directory\n")
 
@@ -122,10 +117,9 @@ OF_STATUS = {"pydantic", "psutil", "prometheus_client"} | ours(
     ],
 )
 def test_what_is_asked_for_often_does_not_load_what_it_does_not_need(
-    words: list[str], env: dict[str, str], heavy: set[str], tmp_path: Path
+    words: list[str], env: dict[str, str], heavy: set[str], tree: FakeTree
 ) -> None:
     """Modules, not milliseconds, which depend on the machine."""
-    tree = FakeTree(tmp_path)
     tree.add_pod("web")
     if env:
         line = ["cgpause", *place(tree), "pause", ""]
@@ -147,7 +141,7 @@ def test_what_is_asked_for_often_does_not_load_what_it_does_not_need(
 @pytest.mark.parametrize("option", ["--cgroup-root", "--config", "--log-dir", "--state-dir", "--run-dir"])
 def test_an_empty_path_is_refused_by_its_option(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     """`--cgroup-root "$UNSET"` gives an empty path, which must not mean the node's own tree."""
-    done = CliRunner().invoke(app, [option, "", "status"])
+    done = invoke(option, "", "status")
     with pytest.raises(SystemExit) as daemon:
         parse_options([option, ""])
 

@@ -327,7 +327,7 @@ def test_no_color_leaves_colours_out(args: list[str], no_color: str, tree: FakeT
     assert run(tree, *options, "pause", "web").exit_code == 0
     for name, value in {"TERM": "xterm-256color", "COLUMNS": "80", "NO_COLOR": no_color}.items():
         monkeypatch.setenv(name, value)
-    for name in ("FORCE_COLOR", "COLORTERM", "TTY_COMPATIBLE"):
+    for name in ("COLORTERM", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     shown = Terminal()
     monkeypatch.setattr("cgpause.cli.output.sys", type("Sys", (), {"stdout": shown}))
