@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -65,6 +66,14 @@ def invoke(*args: str) -> Result:
     assert "Traceback" not in result.stderr
     assert result.exit_code in set(Exit)
     return result
+
+
+def json_of(*args: str) -> dict[str, Any]:
+    """Return what the command prints as JSON; it must succeed and say nothing on stderr."""
+    result = invoke(*args, "-ojson")
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
 
 
 def place(tree: FakeTree) -> list[str]:

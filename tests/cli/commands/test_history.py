@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import typer
-from helpers.commandline import HOSTILE, Patch, as_nobody, invoke, place, run, with_config
+from helpers.commandline import HOSTILE, Patch, as_nobody, invoke, json_of, place, run, with_config
 from helpers.refusals import refusing
 from helpers.trees import FakeTree, pause_pod, records_left
 
@@ -73,8 +73,7 @@ def show(state: Path, *options: str, tree: FakeTree | None = None) -> list[str]:
 
 
 def document(state: Path, *options: str, tree: FakeTree | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads("\n".join(show(state, *options, "-ojson", tree=tree)))
-    return found
+    return json_of(*(place(tree) if tree else []), "--state-dir", str(state), "history", *options)
 
 
 def test_pauses_are_listed_and_then_summed_up_per_pod(state: Path) -> None:

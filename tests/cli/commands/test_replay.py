@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.commandline import ESCAPED, HOSTILE, MIB, invoke, run
+from helpers.commandline import ESCAPED, HOSTILE, MIB, invoke, json_of, run
 from helpers.traces import make_pod, moment, written
 from helpers.trees import FakeTree
 
@@ -28,10 +27,7 @@ def trace(tmp_path: Path) -> str:
 
 
 def replayed(*args: str) -> dict[str, Any]:
-    result = invoke("lab", "replay", *args, "-ojson")
-    assert (result.exit_code, result.stderr) == (0, "")
-    values: dict[str, Any] = json.loads(result.stdout)
-    return values
+    return json_of("lab", "replay", *args)
 
 
 def test_json_has_all_of_it(trace: str) -> None:
@@ -67,9 +63,8 @@ def test_people_get_tables_and_a_word_on_what_is_not_known(trace: str) -> None:
 def test_only_the_policies_asked_for_are_replayed_as_configured(trace: str, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('mechanism = "freeze"\n[watermark]\nupper_pct = 99.5\nlower_pct = 99\n')
     config = ["--config", str(tmp_path / "config.toml")]
-    result = invoke(*config, "lab", "replay", trace, "--policy", "watermark", "-ojson")
 
-    (policy,) = json.loads(result.stdout)["policies"]
+    (policy,) = json_of(*config, "lab", "replay", trace, "--policy", "watermark")["policies"]
     assert (policy["policy"], policy["mechanism"], policy["kills_forewarned"]) == ("watermark", "freeze", 1)
     assert (
         policy["kills"][0]["first_pause_before_s"] < replayed(trace)["policies"][1]["kills"][0]["first_pause_before_s"]

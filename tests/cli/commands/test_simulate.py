@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.commandline import invoke
+from helpers.commandline import invoke, json_of
 
 from cgpause.offline.simulate import Arm
 from cgpause.offline.simulate.presets import PRESETS
@@ -49,18 +48,19 @@ base_mib = 8
 """
 
 
-@pytest.fixture
-def workload(tmp_path: Path) -> str:
-    path = tmp_path / "workload.toml"
-    path.write_text(WORKLOAD)
+def save(folder: Path, text: str) -> str:
+    path = folder / "workload.toml"
+    path.write_text(text)
     return str(path)
 
 
+@pytest.fixture
+def workload(tmp_path: Path) -> str:
+    return save(tmp_path, WORKLOAD)
+
+
 def compared(*args: str) -> dict[str, Any]:
-    result = invoke("lab", "simulate", *args, "-ojson", "--jobs", "1")
-    assert (result.exit_code, result.stderr) == (0, "")
-    values: dict[str, Any] = json.loads(result.stdout)
-    return values
+    return json_of("lab", "simulate", *args, "--jobs", "1")
 
 
 def simulated(*args: str) -> dict[str, Any]:
@@ -104,8 +104,7 @@ def test_only_the_policies_asked_for_are_run(workload: str) -> None:
 def test_the_configuration_is_what_the_policies_are_given(workload: str, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text('policy = "watermark"\nmechanism = "freeze"\n')
-    result = invoke("--config", str(config), "lab", "simulate", workload, "--policy", "reserve", "-ojson")
-    values = json.loads(result.stdout)
+    values = json_of("--config", str(config), "lab", "simulate", workload, "--policy", "reserve")
     assert values["mechanism"] == "freeze"
     (policy,) = values["workloads"][0]["policies"]
     assert policy["mean"]["freezes"] == 0, "that counts pods frozen because they grew while throttled"
@@ -113,16 +112,14 @@ def test_the_configuration_is_what_the_policies_are_given(workload: str, tmp_pat
 
 
 def test_what_is_given_up_at_once_is_told_all_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "workload.toml"
-    path.write_text(WORKLOAD.replace("[nodes]", "[nodes]\nstart_s = 10\ngive_up_s = 1"))
-    for run in simulated(str(path)).values():
+    path = save(tmp_path, WORKLOAD.replace("[nodes]", "[nodes]\nstart_s = 10\ngive_up_s = 1"))
+    for run in simulated(path).values():
         assert (run["finished"], run["total_s"], run["running_max_s"], run["cpu_s"]) == (0, 1, 0, 0)
 
 
 def test_services_and_daemonsets_are_told_apart_from_jobs(tmp_path: Path) -> None:
-    path = tmp_path / "workload.toml"
-    path.write_text(WORKLOAD + SERVICES)
-    values = compared(str(path), "--policy", "reserve")
+    path = save(tmp_path, WORKLOAD + SERVICES)
+    values = compared(path, "--policy", "reserve")
     (policy,) = values["workloads"][0]["policies"]
     groups = {group["name"]: group for group in policy["groups"]}
     assert policy["groups"] == policy["runs"][0]["groups"]
@@ -134,9 +131,7 @@ def test_services_and_daemonsets_are_told_apart_from_jobs(tmp_path: Path) -> Non
     ]
     assert groups["web"]["late"] is not None
     assert groups["web"]["finished_mean_s"] is groups["agent"]["late"] is groups["large"]["longest_silence_s"] is None
-    rows = [
-        line.split() for line in invoke("lab", "simulate", str(path), "--policy", "reserve").stdout.splitlines()[-4:]
-    ]
+    rows = [line.split() for line in invoke("lab", "simulate", path, "--policy", "reserve").stdout.splitlines()[-4:]]
     assert [row[0] for row in rows] == list(groups)
     assert [row.count("-") for row in rows] == [5, 5, 1, 2]
 
@@ -242,9 +237,8 @@ def test_presets_are_listed_and_are_the_papers() -> None:
 def test_a_bad_workload_is_named_with_place_value_and_what_is_allowed(
     old: str, new: str, said: str, tmp_path: Path
 ) -> None:
-    path = tmp_path / "workload.toml"
-    path.write_text(WORKLOAD.replace(old, new) if old else WORKLOAD + new)
-    result = invoke("lab", "simulate", str(path))
+    path = save(tmp_path, WORKLOAD.replace(old, new) if old else WORKLOAD + new)
+    result = invoke("lab", "simulate", path)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"cgpause: {path}")
     assert said in result.stderr
@@ -253,6 +247,4 @@ def test_a_bad_workload_is_named_with_place_value_and_what_is_allowed(
 def test_the_example_in_the_manual_is_valid(tmp_path: Path) -> None:
     manual = (Path(__file__).parents[3] / "docs/simulate.md").read_text(encoding="utf-8")
     example = manual.partition("```toml\n")[2].partition("```")[0]
-    path = tmp_path / "workload.toml"
-    path.write_text(example)
-    assert simulated(str(path), "--policy", "none")["none"]["finished"] > 0
+    assert simulated(save(tmp_path, example), "--policy", "none")["none"]["finished"] > 0
