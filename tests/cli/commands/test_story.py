@@ -288,7 +288,7 @@ def test_a_pod_that_goes_meanwhile_is_no_such_pod(tree: FakeTree, monkeypatch: P
             web.rename(tree.folder / "gone")
         return found
 
-    monkeypatch.setattr("cgpause.cli.decision.read_record", read_and_go)
+    monkeypatch.setattr("cgpause.pods.tracked.read_record", read_and_go)
 
     result = run(tree, *with_config(tree, WATERMARK), "explain", "web")
 
