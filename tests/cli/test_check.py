@@ -41,9 +41,8 @@ def mounted_proc(opts: str) -> Callable[..., list[SimpleNamespace]]:
 
 
 @pytest.fixture
-def healthy(tmp_path: Path, monkeypatch: Patch) -> FakeTree:
+def healthy(tree: FakeTree, tmp_path: Path, monkeypatch: Patch) -> FakeTree:
     """Return a fake node on which every check passes."""
-    tree = FakeTree(tmp_path)
     tree.add_pod("web")
     (tree.kubepods / "memory.high").write_text("max\n")
     pressure = tmp_path / "memory.pressure"
@@ -59,16 +58,16 @@ def healthy(tmp_path: Path, monkeypatch: Patch) -> FakeTree:
     return tree
 
 
-def findings_of(tree: FakeTree) -> list[Finding]:
-    return run_checks(str(tree.root), str(tree.log_dir), Config())
+def findings_of(tree: FakeTree, config: Config | None = None) -> dict[str, Finding]:
+    """Return the findings by name, in order."""
+    return {finding.name: finding for finding in run_checks(str(tree.root), str(tree.log_dir), config or Config())}
 
 
 def test_a_healthy_node_passes_every_check(healthy: FakeTree) -> None:
     findings = findings_of(healthy)
 
-    assert [finding.name for finding in findings] == NAMES
-    assert {finding.level for finding in findings} == {Level.OK}
-    assert {finding.advice for finding in findings} == {None}
+    assert list(findings) == NAMES
+    assert {(finding.level, finding.advice) for finding in findings.values()} == {(Level.OK, None)}
     assert run(healthy, "check").exit_code == 0
 
 
@@ -78,7 +77,7 @@ def test_processes_that_are_hidden_from_others_need_only_the_capability(
 ) -> None:
     monkeypatch.setattr(psutil, "disk_partitions", mounted_proc(f"rw,gid=5,hidepid={opts}"))
 
-    (finding,) = (one for one in findings_of(healthy) if one.name == "proc")
+    finding = findings_of(healthy)["proc"]
     assert finding.level is Level.OK
     assert ("CAP_SYS_PTRACE" in (finding.advice or "")) is not opts.startswith(("off", "0"))
 
@@ -166,7 +165,7 @@ def test_whatever_is_not_well_is_found_with_what_to_do(
 ) -> None:
     arrange(healthy, monkeypatch)
 
-    found = {finding.name: finding for finding in findings_of(healthy)}[name]
+    found = findings_of(healthy)[name]
 
     assert found.level is level
     assert message in found.message
@@ -196,7 +195,7 @@ def test_kernels_at_the_boundaries(
 ) -> None:
     monkeypatch.setattr(platform, "release", lambda: release)
 
-    kernel = findings_of(healthy)[0]
+    kernel = findings_of(healthy)["kernel"]
 
     assert kernel.level is level
     assert said in kernel.message
@@ -208,14 +207,14 @@ def test_large_pages_are_a_warning(healthy: FakeTree, monkeypatch: Patch) -> Non
     real = os.sysconf
     monkeypatch.setattr(os, "sysconf", lambda name: 65536 if name == "SC_PAGE_SIZE" else real(name))
 
-    kernel = findings_of(healthy)[0]
+    kernel = findings_of(healthy)["kernel"]
 
     assert (kernel.level, kernel.message) == (Level.WARN, "7.2.0-64k has pages of 64 KiB")
 
 
 def test_a_lock_held_by_a_stopped_process_fails_and_does_not_hang(healthy: FakeTree) -> None:
     with lock_held(healthy.kubepods):
-        found = {finding.name: finding for finding in findings_of(healthy)}["flock"]
+        found = findings_of(healthy)["flock"]
 
     assert (found.level, bool(found.advice)) == (Level.FAIL, True)
 
@@ -223,12 +222,11 @@ def test_a_lock_held_by_a_stopped_process_fails_and_does_not_hang(healthy: FakeT
 @pytest.mark.parametrize("enabled", [True, False])
 def test_memory_high_is_looked_at_where_it_is_wanted(enabled: bool, healthy: FakeTree) -> None:  # noqa: FBT001 - a table
     (healthy.kubepods / "memory.high").write_text("1048576\n")
-    config = Config(memory_high=MemoryHighConfig(enabled=enabled))
 
-    findings = {finding.name: finding for finding in run_checks(str(healthy.root), str(healthy.log_dir), config)}
+    found = findings_of(healthy, Config(memory_high=MemoryHighConfig(enabled=enabled)))["memory.high"]
 
-    assert findings["memory.high"].level is Level.OK
-    assert ("now 1048576" in findings["memory.high"].message) == enabled
+    assert found.level is Level.OK
+    assert ("now 1048576" in found.message) == enabled
     assert (healthy.kubepods / "memory.high").read_text() == "1048576\n"
 
 
