@@ -37,11 +37,7 @@ VALUES: Values = {
 }
 
 
-Publish = Callable[[bytes], None]
-
-
-def snapshot(values: Values = VALUES, age_s: float = 0) -> bytes:
-    return encode(Stamp(now_ns() - int(age_s * S), 1795000000.0, 5.0), values)
+Publish = Callable[..., None]
 
 
 @pytest.fixture
@@ -51,7 +47,10 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def publish(path: str) -> Publish:
-    return lambda made: wholefile.replace(path, made)
+    def written(values: Values = VALUES, age_s: float = 0) -> None:
+        wholefile.replace(path, encode(Stamp(now_ns() - int(age_s * S), 1795000000.0, 5.0), values))
+
+    return written
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
@@ -67,7 +66,7 @@ def only_down(found: Samples) -> bool:
 
 @pytest.mark.parametrize("age_s", [60, -60], ids=["old", "of-another-boot"])
 def test_what_is_not_recent_is_not_shown(path: str, publish: Publish, age_s: float) -> None:
-    publish(snapshot(age_s=age_s))
+    publish(age_s=age_s)
 
     found = parsed(Source(path).text())
 
@@ -82,10 +81,10 @@ def test_what_is_wrong_is_said_once_and_so_is_that_it_is_over(
     source = Source(path)
     for _ in range(3):
         source.text()
-    publish(snapshot(age_s=60))
+    publish(age_s=60)
     for _ in range(3):
         source.text()
-    publish(snapshot())
+    publish()
     for _ in range(3):
         source.text()
 
@@ -133,7 +132,7 @@ def metrics(path: str, *args: str) -> list[str]:
 
 
 def test_once_prints_everything(path: str, publish: Publish) -> None:
-    publish(snapshot())
+    publish()
 
     result = invoke(*metrics(path, "--once"))
 
@@ -190,7 +189,7 @@ def test_it_serves_scrapes_and_ends_when_told(server: Server, publish: Publish) 
     status, _, body = server.get()
     assert status == 200
     assert only_down(parsed(body))
-    publish(snapshot())
+    publish()
 
     status, kind, body = server.get()
     assert (status, kind.split(";")[0]) == (200, "text/plain")
@@ -239,7 +238,7 @@ def test_without_ipv6_all_addresses_are_those_of_ipv4(path: str) -> None:
 
 
 def test_the_answer_to_head_has_the_length_and_no_body(server: Server, publish: Publish) -> None:
-    publish(snapshot())
+    publish()
     length = len(server.get()[2])
     with socket.create_connection(("127.0.0.1", server.port())) as client:
         client.sendall(b"HEAD /metrics HTTP/1.0\r\n\r\n")
@@ -288,7 +287,7 @@ def test_a_request_ends_at_its_deadline_however_often_a_byte_of_it_comes(server:
 
 def test_a_client_that_does_not_read_its_answer_ends_too(path: str, publish: Publish, server: Server) -> None:
     figures = [Figure((f"n{number}", "pod" * 80, "throttle"), number) for number in range(60_000)]
-    publish(snapshot({"cgpause_pod_pauses_total": figures}))
+    publish({"cgpause_pod_pauses_total": figures})
     threads = f"/proc/{server.process.pid}/task"
     server.port()
     idle = len(os.listdir(threads))
