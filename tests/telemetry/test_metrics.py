@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from cgpause.telemetry.metrics import BY_NAME, FAMILIES, Family, MetricType
+from cgpause.telemetry.metrics import FAMILIES, Family, MetricType
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -22,7 +22,3 @@ def test_a_name_follows_the_conventions(family: Family) -> None:
         assert label not in ("le", "quantile", "job", "instance")
     assert family.help.endswith((".", "; 1."))
     assert list(family.buckets) == sorted(set(family.buckets))
-
-
-def test_names_are_unique() -> None:
-    assert len(BY_NAME) == len(FAMILIES)
