@@ -220,7 +220,7 @@ def test_a_lock_held_by_a_stopped_process_fails_and_does_not_hang(healthy: FakeT
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_memory_high_is_looked_at_where_it_is_wanted(enabled: bool, healthy: FakeTree) -> None:  # noqa: FBT001 - a table
+def test_memory_high_is_looked_at_where_it_is_wanted(enabled: bool, healthy: FakeTree) -> None:
     (healthy.kubepods / "memory.high").write_text("1048576\n")
 
     found = findings_of(healthy, Config(memory_high=MemoryHighConfig(enabled=enabled)))["memory.high"]

@@ -93,7 +93,7 @@ def test_an_end_alone_says_when_it_began_by_the_boot_clock() -> None:
 
 
 @pytest.mark.parametrize("begun", [True, False], ids=["begin-noted", "begin-not-noted"])
-def test_an_end_whose_record_was_lost_ends_the_pods_last_pause(begun: bool) -> None:  # noqa: FBT001 - a table
+def test_an_end_whose_record_was_lost_ends_the_pods_last_pause(begun: bool) -> None:
     before = [paused(50, 1), resumed(60, 1, 10)]
     begin = [paused(100, 5)] if begun else []
     *_, found = pauses([*before, *begin, resumed(130, None, None, result="lost")])

@@ -71,7 +71,7 @@ def test_a_record_of_the_future_was_held_for_no_time(clock: None) -> None:
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_resume_says_what_was_put_back(lost: bool) -> None:  # noqa: FBT001 - a table
+def test_a_resume_says_what_was_put_back(lost: bool) -> None:
     held = record(now_ns())
     resumed = Resumed(None if lost else held, ORIGINAL, foreign=lost)
 

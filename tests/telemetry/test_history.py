@@ -144,7 +144,7 @@ BASE = b'{"time":"2026-11-22T10:00:00.000Z","what":"paused","pod":"a/b","uid":"u
         (b',"time":"2926-11-22T10:00:00.000Z"', True),
     ],
 )
-def test_a_line_with_a_value_of_another_type_is_none_of_ours(rest: bytes, ours: bool) -> None:  # noqa: FBT001 - a table
+def test_a_line_with_a_value_of_another_type_is_none_of_ours(rest: bytes, ours: bool) -> None:
     assert (decode(BASE % rest) is not None) is ours
 
 
@@ -214,7 +214,7 @@ def in_a_child(work: Callable[[], None]) -> int:
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["room-left", "rotating"])
-def test_a_writer_killed_before_any_step_loses_its_own_event_at_most(tmp_path: Path, full: bool) -> None:  # noqa: FBT001 - a table
+def test_a_writer_killed_before_any_step_loses_its_own_event_at_most(tmp_path: Path, full: bool) -> None:
     room = 8 * len(encode(event(10))) if full else ROOM
     steps = tmp_path / "steps"
 

@@ -136,5 +136,5 @@ def test_what_cannot_be_read_says_why(tmp_path: Path, monkeypatch: pytest.Monkey
     [(0, True), (24.9, True), (25.1, False), (10_000, False), (-0.1, False)],
     ids=["now", "just-fresh", "just-old", "old", "of-another-boot"],
 )
-def test_what_is_older_than_three_intervals_and_ten_seconds_is_old(age_s: float, fresh: bool) -> None:  # noqa: FBT001
+def test_what_is_older_than_three_intervals_and_ten_seconds_is_old(age_s: float, fresh: bool) -> None:
     assert STAMP.is_fresh(STAMP.at_ns + int(age_s * S)) is fresh

@@ -221,7 +221,7 @@ def test_the_first_lines_tell_what_was_found(found: FoundDaemon | Kubepods, line
 
 
 @pytest.mark.parametrize("ascii_only", [False, True])
-def test_levels_stand_on_the_bars(ascii_only: bool) -> None:  # noqa: FBT001 - a table
+def test_levels_stand_on_the_bars(ascii_only: bool) -> None:
     snapshot = replace(busy_snapshot(), levels=Levels(600 * MIB, 1100 * MIB, 100 * MIB))
     lines = text_of(render(snapshot, Ui(), 120, 40, ascii_only=ascii_only))
 
@@ -317,9 +317,7 @@ def test_without_colour_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None
     ids=str,
 )
 def test_the_locale_says_what_a_terminal_has_although_python_writes_utf_8(
-    environ: dict[str, str],
-    utf8: bool,  # noqa: FBT001 - a table
-    expected: str,
+    environ: dict[str, str], utf8: bool, expected: str
 ) -> None:
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         assert encoding_of(Console(file=nowhere), environ, utf8=utf8) == expected
@@ -328,7 +326,7 @@ def test_the_locale_says_what_a_terminal_has_although_python_writes_utf_8(
 @pytest.mark.parametrize(
     ("encoding", "ascii_only"), [("utf-8", False), ("ascii", True), ("latin-1", True), ("none such", True)]
 )
-def test_a_terminal_is_drawn_on_with_what_its_encoding_has(encoding: str, ascii_only: bool) -> None:  # noqa: FBT001
+def test_a_terminal_is_drawn_on_with_what_its_encoding_has(encoding: str, ascii_only: bool) -> None:
     assert is_ascii(encoding) is ascii_only
 
 
@@ -416,12 +414,12 @@ def test_no_frame_is_larger_than_the_terminal(
     width: int,
     height: int,
     mode: Mode,
-    describing: bool,  # noqa: FBT001 - drawn
+    describing: bool,
     sort: Sort,
     typed: str,
     top: int,
-    ascii_only: bool,  # noqa: FBT001 - drawn
-    grouped: bool,  # noqa: FBT001 - drawn
+    ascii_only: bool,
+    grouped: bool,
 ) -> None:
     pod = snapshot.pods[0] if snapshot.pods else make_pod()
     asked = Act(Deed.PAUSE, (pod,))
