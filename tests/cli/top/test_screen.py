@@ -394,38 +394,31 @@ def snapshots(draw: st.DrawFn) -> NodeView:
     )
 
 
-@given(
-    snapshots(),
-    st.integers(1, 250),
-    st.integers(1, 80),
-    st.sampled_from(Mode),
-    st.booleans(),
-    st.sampled_from(Sort),
-    TEXTS,
-    st.integers(-5, 500),
-    st.booleans(),
-    st.booleans(),
+UIS = st.builds(
+    Ui,
+    mode=st.sampled_from(Mode),
+    sort=st.sampled_from(Sort),
+    grouped=st.booleans(),
+    top=st.integers(-5, 500),
+    describing=st.booleans(),
+    message=TEXTS,
 )
-@example(make_snapshot(), 1, 1, Mode.BROWSE, False, Sort.NEED, "a message of several lines", 0, False, False)  # noqa: FBT003
-@example(busy_snapshot(), 2, 2, Mode.CONFIRM, True, Sort.NEED, "", 0, True, True)  # noqa: FBT003
-@example(busy_snapshot(), 20, 2, Mode.BROWSE, False, Sort.NEED, "not permitted: " * 9, 0, False, True)  # noqa: FBT003
+
+
+@given(snapshot=snapshots(), ui=UIS, width=st.integers(1, 250), height=st.integers(1, 80), ascii_only=st.booleans())
+@example(snapshot=make_snapshot(), ui=Ui(message="of several lines"), width=1, height=1, ascii_only=False)
+@example(
+    snapshot=busy_snapshot(), ui=Ui(Mode.CONFIRM, describing=True, grouped=True), width=2, height=2, ascii_only=True
+)
+@example(
+    snapshot=busy_snapshot(), ui=Ui(message="not permitted: " * 9, grouped=True), width=20, height=2, ascii_only=False
+)
 def test_no_frame_is_larger_than_the_terminal(
-    snapshot: NodeView,
-    width: int,
-    height: int,
-    mode: Mode,
-    describing: bool,
-    sort: Sort,
-    typed: str,
-    top: int,
-    ascii_only: bool,
-    grouped: bool,
+    snapshot: NodeView, ui: Ui, width: int, height: int, ascii_only: bool
 ) -> None:
     pod = snapshot.pods[0] if snapshot.pods else make_pod()
-    asked = Act(Deed.PAUSE, (pod,))
-    ui = Ui(mode, sort, grouped=grouped, selected=pod.key, top=top, describing=describing, asked=asked, message=typed)
-    if mode is Mode.FILTER:
-        ui = replace(ui, filter=typed)
+    typed = ui.message if ui.mode is Mode.FILTER else ""
+    ui = replace(ui, selected=pod.key, asked=Act(Deed.PAUSE, (pod,)), filter=typed)
 
     frame = render(snapshot, settled(ui, snapshot, width, height), width, height, ascii_only=ascii_only)
 
