@@ -222,11 +222,9 @@ def offered(tree: FakeTree, *words: str) -> list[str]:
     """Return the completions that are offered for the last word."""
     line = ["cgpause", *place(tree), *words]
     env = {"COMP_WORDS": " ".join(line), "COMP_CWORD": str(len(line) - 1), "_CGPAUSE_COMPLETE": "complete_bash"}
-    done = subprocess.run(
-        [sys.executable, "-m", "cgpause"], env={**os.environ, **env}, capture_output=True, text=True, check=True
-    )
-    assert done.stderr == ""
-    return done.stdout.split()
+    done = process(tree, env=env)
+    assert (done.returncode, done.stderr) == (0, b"")
+    return done.stdout.decode().split()
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

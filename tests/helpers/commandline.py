@@ -80,6 +80,11 @@ def place(tree: FakeTree) -> list[str]:
     return ["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)]
 
 
+def argv(tree: FakeTree, *args: str) -> list[str]:
+    """Return the command line of a process."""
+    return [sys.executable, "-m", "cgpause", *place(tree), *args]
+
+
 def run(tree: FakeTree, *args: str) -> Result:
     return invoke(*place(tree), *args)
 
@@ -141,7 +146,7 @@ def process(
     env: Mapping[str, str] = MappingProxyType({}),
 ) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [sys.executable, "-m", "cgpause", *place(tree), *args],
+        [*argv(tree), *args],
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from helpers.commandline import THROTTLED, hostile_tree, place, process, with_config
+from helpers.commandline import THROTTLED, argv, hostile_tree, process, with_config
 from helpers.trees import FakeTree, cpu_max, pause_pod
 
 from cgpause import __version__
@@ -18,12 +17,10 @@ from cgpause.core.errors import Exit
 from cgpause.core.model import Owner
 
 
-def test_the_version() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "cgpause", "--version"], capture_output=True, text=True, timeout=60, check=False
-    )
+def test_the_version(tree: FakeTree) -> None:
+    done = process(tree, "--version")
 
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"cgpause {__version__}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"cgpause {__version__}\n".encode(), b"")
 
 
 def test_arguments_that_are_not_utf_8(tree: FakeTree) -> None:
@@ -126,8 +123,7 @@ def process_without_stdout(tree: FakeTree, args: list[str], stdout: str) -> subp
     if stdout == "full":
         with open("/dev/full", "wb") as full:
             return process(tree, *args, stdout=full)
-    command = [sys.executable, "-m", "cgpause", *place(tree), *args]
-    closing = ["/bin/sh", "-c", 'exec "$@" >&-', "sh", *command]
+    closing = ["/bin/sh", "-c", 'exec "$@" >&-', "sh", *argv(tree, *args)]
     return subprocess.run(closing, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=120, check=False)
 
 

@@ -6,13 +6,12 @@ import errno
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from helpers.commandline import MIB, place, run, snapshot
+from helpers.commandline import MIB, argv, run, snapshot
 from helpers.refusals import refusing
 from helpers.trees import FakeTree, damage, rewrite, wait_until
 
@@ -24,7 +23,7 @@ from cgpause.telemetry.trace.write import TraceFiles
 @contextmanager
 def recording(tree: FakeTree, path: Path) -> Iterator[subprocess.Popen[str]]:
     """Start a recording that goes on until a signal ends it; wait for its first sample."""
-    command = [sys.executable, "-m", "cgpause", *place(tree), "lab", "record", str(path)]
+    command = argv(tree, "lab", "record", str(path))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             wait_until(lambda: bool(samples(path)), "the first sample")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
-from helpers.commandline import MIB, place, run
+from helpers.commandline import MIB, argv, run
 from helpers.terminals import TerminalProgram
 from helpers.trees import FakeTree, pause_pod
 
@@ -36,7 +34,7 @@ def test_a_namespace_without_a_pod_is_named(tree: FakeTree) -> None:
 
 def terminal(tree: FakeTree, *args: str) -> TerminalProgram:
     """Run a command in a terminal of 80 columns."""
-    return TerminalProgram([sys.executable, "-m", "cgpause", *place(tree), *args])
+    return TerminalProgram(argv(tree, *args))
 
 
 def test_a_wide_status_has_all_columns_on_any_terminal(tree: FakeTree) -> None:

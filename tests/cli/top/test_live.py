@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from helpers.commandline import MIB, place
+from helpers.commandline import MIB, argv
 from helpers.terminals import TerminalProgram, wait_until_stopped
 from helpers.trees import FakeTree, cpu_max, records_left, wait_until
 
@@ -44,8 +43,7 @@ def shown(
     as_job: bool = False,
     options: Sequence[str] = (),
 ) -> Iterator[TerminalProgram]:
-    argv = [sys.executable, "-m", "cgpause", *place(tree), *options, "top"]
-    with TerminalProgram(argv, columns=columns, lines=lines, as_job=as_job) as program:
+    with TerminalProgram(argv(tree, *options, "top"), columns=columns, lines=lines, as_job=as_job) as program:
         program.wait_for("q quit")
         yield program
 
@@ -142,8 +140,7 @@ def test_a_history_that_cannot_be_written_shifts_no_line(tree: FakeTree) -> None
 
 
 def test_the_interval_is_as_long_as_asked_for(tree: FakeTree) -> None:
-    argv = [sys.executable, "-m", "cgpause", *place(tree), "top", "--interval", "1h"]
-    with shown(tree) as beside, TerminalProgram(argv) as program:
+    with shown(tree) as beside, TerminalProgram(argv(tree, "top", "--interval", "1h")) as program:
         program.wait_for("default/web")
         for name in ("first", "second"):  # at least one interval of the other program apart
             tree.add_pod(name, 50 * MIB)
