@@ -214,10 +214,7 @@ class TerminalProgram:
 
     def end(self, timeout_s: float = 60) -> int:
         """Wait for the program to end; return its exit status."""
-        deadline = time.monotonic() + timeout_s
-        while self.process.poll() is None:
-            assert time.monotonic() < deadline, f"it does not end:\n{self.text}"
-            self.read(0.05)
+        self.wait_for(lambda _: self.process.poll() is not None, timeout_s)
         self.read()
         return self.process.returncode
 
