@@ -15,13 +15,15 @@ from cgpause.config.settings import Config, HowPaused
 from cgpause.core.model import Owner
 
 
-def test_hostile_cgroup_names_are_escaped_wherever_they_are_shown(tree: FakeTree) -> None:
+def test_hostile_names_of_cgroups_and_reasons_are_escaped_wherever_they_are_shown(tree: FakeTree) -> None:
     web = hostile_tree(tree)
+    pause_pod(tree.root, web, reason=HOSTILE)
 
     for args in (
         ["status"],
         ["check"],
         ["explain"],
+        ["explain", "web"],
         ["pause", "web"],
         ["resume", "--all", "--dry-run"],
         ["resume", "--all"],

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.commandline import GIB, HOSTILE, MIB, Patch, as_nobody, hostile_tree, record_of, run, with_config
+from helpers.commandline import GIB, MIB, Patch, as_nobody, record_of, run, with_config
 from helpers.nodes import S
 from helpers.trees import FakeTree, damage, pause_pod
 
@@ -294,16 +294,6 @@ def test_a_pod_that_goes_meanwhile_is_no_such_pod(tree: FakeTree, monkeypatch: P
 
     assert result.exit_code == 3
     assert "cgroup is gone" in result.stderr
-
-
-def test_names_and_reasons_are_fit_for_a_terminal(tree: FakeTree) -> None:
-    web = hostile_tree(tree)
-    pause_pod(tree.root, web, reason=HOSTILE)
-
-    result = run(tree, *with_config(tree, WATERMARK), "explain", "web")
-
-    assert result.exit_code == 0, result.output
-    assert result.stdout.replace("\n", "").isprintable()
 
 
 # --- colours ---------------------------------------------------------------------------------------------------------
