@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from contextlib import closing
 
 from helpers.commandline import MIB, Patch
 from helpers.trees import FakeTree, rewrite
@@ -36,11 +36,7 @@ def test_page_cache_that_a_pod_takes_meanwhile_is_no_growth(tree: FakeTree, monk
 
 def _rates(tree: FakeTree) -> dict[str, float]:
     """Return each pod's growth rate after a watch of 1.5 s."""
-    pods = PodTree(str(tree.root), str(tree.log_dir), Config())
-    with Sampler(pods) as sampler:
+    with closing(PodTree(str(tree.root), str(tree.log_dir), Config())) as pods, Sampler(pods) as sampler:
         pods.refresh(now_ns())
         _, verdicts = decide_now(pods, sampler, Config(), 1.5, {})
-    pods.close()
-    return {
-        Path(verdict.usage.pod.label).name: 0.0 if verdict.place is None else verdict.place.rate for verdict in verdicts
-    }
+    return {str(one.usage.pod.name): 0.0 if one.place is None else one.place.rate for one in verdicts}

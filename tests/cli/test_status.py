@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +41,9 @@ def set_pressure(monkeypatch: Patch, text: bytes | None) -> None:
 
 @contextmanager
 def refreshed(root: Path, log_dir: Path, config: Config | None = None) -> Iterator[tuple[PodTree, Sampler]]:
-    tree = PodTree(str(root), str(log_dir), config or Config())
-    try:
+    with closing(PodTree(str(root), str(log_dir), config or Config())) as tree, Sampler(tree) as sampler:
         tree.refresh(0)
-        with Sampler(tree) as sampler:
-            yield tree, sampler
-    finally:
-        tree.close()
+        yield tree, sampler
 
 
 def status(root: Path, log_dir: Path, config: Config | None = None) -> dict[str, Any]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from helpers.trees import FakeTree, rewrite
@@ -16,23 +19,21 @@ from cgpause.telemetry.trace.gather import Gatherer, is_tight
 S = 1_000_000_000
 
 
-class Node:
+class Node(NamedTuple):
     """A tree with one pod, and a sampler of it."""
 
-    def __init__(self, fake: FakeTree) -> None:
-        self.fake = fake
-        self.web = fake.add_pod("web")
-        self.tree = PodTree(str(fake.root), str(fake.log_dir), Config())
-        self.tree.refresh(0)
-        self.sampler = Sampler(self.tree)
+    fake: FakeTree
+    web: Path
+    tree: PodTree
+    sampler: Sampler
 
 
 @pytest.fixture
 def node(tree: FakeTree) -> Iterator[Node]:
-    made = Node(tree)
-    yield made
-    made.sampler.close()
-    made.tree.close()
+    web = tree.add_pod("web")
+    with closing(PodTree(str(tree.root), str(tree.log_dir), Config())) as pods, Sampler(pods) as sampler:
+        pods.refresh(0)
+        yield Node(tree, web, pods, sampler)
 
 
 def test_memory_is_tight_while_less_than_a_quarter_is_left() -> None:
