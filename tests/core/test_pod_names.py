@@ -9,7 +9,7 @@ import pytest
 from cgpause.core.pod_names import Names, PodName, parse_container_log, parse_pod_log_dir, workload_of
 from cgpause.pods.names import read_names
 
-UID = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"
+UID, OTHER = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b", "1f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"
 ID = "1c0a36e959628a1f1a0513b9aeb4e7d5a85e194611df932b2e07ba525e5f4438"
 
 
@@ -54,18 +54,17 @@ def test_missing_folders_give_no_names(tmp_path: Path) -> None:
     assert read_names(str(tmp_path)) == Names({}, {})
 
 
-def test_of_two_folders_for_one_pod_neither_names_it(tmp_path: Path) -> None:
-    """kubelet makes one. A process with write access could otherwise fake a pod's protection or remove its own."""
-    uid, other = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b", "1f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"
-    for entry in (f"kube-system_dns_{uid}", f"default_mine_{uid}", f"default_web_{other}"):
+@pytest.mark.parametrize(
+    "others",
+    [
+        # kubelet makes one folder. A process with write access could otherwise fake a pod's protection or end its own.
+        pytest.param([f"kube-system_dns_{OTHER}", f"default_mine_{OTHER}"], id="two-for-one-pod"),
+        pytest.param(["lost+found", "a\nb", f"x_{UID}", f"default_\udcff_{UID}"], id="foreign"),
+    ],
+)
+def test_entries_that_name_no_pod_do_not_hide_others(others: list[str], tmp_path: Path) -> None:
+    for entry in (f"default_web_{UID}", *others):
         (tmp_path / "pods" / entry).mkdir(parents=True)
-    assert read_names(str(tmp_path)).pods == {other: PodName("default", "web")}
-
-
-def test_foreign_entries_do_not_hide_real_ones(tmp_path: Path) -> None:
-    for entry in (f"default_web_{UID}", "lost+found", "a\nb", f"x_{UID}"):
-        (tmp_path / "pods" / entry).mkdir(parents=True)
-    (tmp_path / "pods" / f"default_\udcff_{UID}").mkdir()
     assert read_names(str(tmp_path)).pods == {UID: PodName("default", "web")}
 
 
