@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,18 +23,9 @@ BOOT = "b1"
 def event(
     what: str, at: float, since_s: float | None, paused_s: float | None = None, /, **more: str | int | None
 ) -> Event:
-    uid = str(more.pop("uid", "u1"))
-    made = Event(
-        at=at,
-        what=what,
-        pod=str(more.pop("pod", f"default/{uid}")),
-        uid=uid,
-        reason=str(more.pop("reason", what)),
-        paused_s=paused_s,
-        since_ns=None if since_s is None else int(since_s * S),
-        boot=str(more.pop("boot", BOOT)),
-    )
-    return replace(made, **more)  # type: ignore[arg-type]
+    rest: dict[str, Any] = {"uid": "u1", "pod": f"default/{more.get('uid', 'u1')}", "reason": what, "boot": BOOT}
+    since_ns = None if since_s is None else int(since_s * S)
+    return Event(at=at, what=what, paused_s=paused_s, since_ns=since_ns, **(rest | more))
 
 
 def paused(at: float, since_s: float, **more: str | int | None) -> Event:
