@@ -16,7 +16,7 @@ from helpers.refusals import failing, refusing
 from helpers.trees import FakeTree, pause_pod
 
 from cgpause import __version__
-from cgpause.cli import bugreport, evidence
+from cgpause.cli import bugreport
 from cgpause.cli.bugreport import FOLDER, report
 from cgpause.cli.evidence import Document, DocumentSource, collect
 from cgpause.core.model import Owner
@@ -37,11 +37,6 @@ JOURNAL = f"""\
 2026-11-22T10:00:01.000000+00:00 cgpause[7]: pod gone pod=payments/gone-1
 2026-11-22T10:00:02.000000+00:00 cgpause[7]: started on teapot
 """
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(evidence, "_WATCH_S", 0.0)
 
 
 def read(path: Path) -> dict[str, str]:
