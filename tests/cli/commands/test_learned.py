@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.commandline import MIB, as_nobody, invoke, place, run, with_config
+from helpers.commandline import MIB, as_nobody, invoke, place, run, snapshot, with_config
 from helpers.trees import FakeTree, pause_pod
 
 from cgpause.core.model import Owner
@@ -50,9 +50,9 @@ def test_explain_counts_the_peaks_that_the_daemon_has_learned(tree: FakeTree, st
 
 
 def test_explain_reads_it_and_leaves_it_alone(tree: FakeTree, state: Path) -> None:
-    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in state.iterdir()}
+    before = snapshot(state)
     explain(tree, state)
-    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in state.iterdir()} == before
+    assert snapshot(state) == before
 
 
 def test_explain_says_if_it_cannot_count_them(tree: FakeTree, state: Path) -> None:
