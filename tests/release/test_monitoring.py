@@ -56,13 +56,13 @@ def test_rules_tests_dashboard_and_manual_name_only_what_is_exported() -> None:
 
 
 def test_every_metric_has_its_place_on_the_dashboard() -> None:
-    """A metric without a panel need not be exported; the snapshot's time is for alerts."""
+    """A metric without a panel need not be exported."""
     shown = set(NAME.findall(" ".join(expressions())))
     families = {
         family.name for family in FAMILIES if any(name in shown for name in (family.name, f"{family.name}_bucket"))
     }
 
-    assert BY_NAME.keys() - families == {"cgpause_snapshot_timestamp_seconds", "cgpause_pod_pauses_total"}
+    assert BY_NAME.keys() - families == {"cgpause_pod_pauses_total"}
 
 
 def test_expressions_name_labels_that_are_there() -> None:
