@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from lab.bed.arms import cgpause_config, nohang_config, oomd_config
 from lab.bed.kubelet import JobTimes, Outcome
 from lab.bed.kubepods import MIB
+from lab.bed.stage import calibrate
 from lab.bed.trial import of_jobs
 from lab.vm.host import LabError
 
@@ -64,3 +67,14 @@ def test_restarts_the_kernel_did_not_cause_are_the_peers() -> None:
     assert (told["waiting_mean_s"], told["waiting_max_s"], told["running_mean_s"]) == (2, 3, 3)
     assert (told["cpu_s"], told["lost_cpu_s"], told["timed_out"]) == (2, 1, False)
     assert of_jobs(outcome, jobs=3)["timed_out"] is True
+
+
+def test_a_clock_that_stands_still_does_not_make_a_unit_of_work_endless(tmp_path: Path) -> None:
+    worker = tmp_path / "worker"
+    worker.write_text(
+        f"#!/bin/sh\necho >>{tmp_path}/runs\nset -- 0 20000000 90 20000000 30000000\n"
+        f"shift $(($(wc -l <{tmp_path}/runs) - 1))\necho $1\n"
+    )
+    worker.chmod(0o755)
+
+    assert calibrate(worker, unit_cpu_ms=10) == 10_000_000

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from cgpause.core.parse import MemInfo, parse_meminfo
 from lab.bed.kubelet import Job
@@ -47,7 +48,9 @@ def make_jobs(load: Load, worker: Path, prefix: str = "job") -> list[Job]:
 
 
 def calibrate(worker: Path, unit_cpu_ms: float) -> int:
-    """Return the iterations that take `unit_cpu_ms` of CPU time here, from the fastest of five runs.
+    """Return the iterations that take `unit_cpu_ms` of CPU time here, from the middle one of five runs.
+
+    The clock of an emulated CPU may stand still for some ms and then jump: the fastest run may have taken no time.
 
     Raises:
         LabError: the CPU clock does not move.
@@ -56,11 +59,10 @@ def calibrate(worker: Path, unit_cpu_ms: float) -> int:
     for _ in range(5):
         done = subprocess.run([worker, "measure", str(_MEASURE_WORK)], capture_output=True, text=True, check=True)
         times_ns.append(int(done.stdout))
-    # An emulated CPU's clock may stand still for some ms.
-    fastest_ns = min((time_ns for time_ns in times_ns if time_ns > 0), default=None)
-    if fastest_ns is None:
+    usual_ns = median(times_ns)
+    if usual_ns <= 0:
         raise LabError("the CPU clock of this machine does not move")
-    return max(1, int(_MEASURE_WORK * unit_cpu_ms * 1e6 / fastest_ns))
+    return max(1, int(_MEASURE_WORK * unit_cpu_ms * 1e6 / usual_ns))
 
 
 @contextlib.contextmanager
