@@ -14,7 +14,6 @@ from cgpause.daemon.distress import Distress
 from cgpause.kernel.inotify import Changes, PodChange, Watch
 from cgpause.kernel.logfmt import fields
 from cgpause.kernel.psi import PsiTriggers
-from cgpause.pods.discover import is_populated
 from cgpause.pods.follow import Follower
 from cgpause.pods.tracked import SPARED_S, TrackedPod
 from cgpause.pods.tree import PodTree
@@ -84,7 +83,7 @@ class Intake:
         if PodChange.CONTAINERS in change:
             is_removed = PodChange.REMOVED in change
             urgent = self.distress.on_containers(tracked, at_ns, removed=is_removed) or urgent
-            if is_removed and self.tree.kubepods is not None and is_populated(self.tree.kubepods) is False:
+            if is_removed and not self.tree.is_in_use():
                 # kubelet may have moved to another tree; its clean-up leaves folders of pods in this one.
                 self.follower.times.changed(at_ns, came=False, gone=True)
             # A pod's cgroup appears before kubelet sets its limit, but kubelet makes containers after that.

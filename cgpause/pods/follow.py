@@ -10,7 +10,6 @@ from cgpause.core.model import CgroupId, Pod
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Watch
 from cgpause.kernel.logfmt import fields
-from cgpause.pods.discover import is_populated
 from cgpause.pods.refresh_times import RefreshTimes
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
@@ -57,12 +56,11 @@ class Follower:
             self._watch.add_pod(tracked.cgroup, paused=tracked.pod.paused is not None)
         for tracked in appeared:
             self._tree.request_word_again(tracked)  # no event tells of a container that started before the watch
-        kubepods = self._tree.kubepods
         self.times.refreshed(
             at_ns,
             tight=tight,
-            watched=not self._watch.degraded and kubepods is not None,
-            in_use=bool(self._tree.pods) and kubepods is not None and is_populated(kubepods) is not False,
+            watched=not self._watch.degraded and self._tree.kubepods is not None,
+            in_use=self._tree.is_in_use(),
             named=all(tracked.pod.name is not None for tracked in self._tree.pods.values()),
             started=any(tracked.pod.changed_at_ns for tracked in appeared),
             rewatched=rewatched,

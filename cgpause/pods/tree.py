@@ -82,6 +82,10 @@ class PodTree:
         """Open a cgroup of this tree for writing; in a dry run, all writes stay in this process."""
         return (DryCgroup if self.dry_run else Cgroup)(self.root, path)
 
+    def is_in_use(self) -> bool:
+        """Return whether there are pods and processes in them; a tree without may be the wrong one of two."""
+        return self.kubepods is not None and bool(self.pods) and is_populated(self.kubepods) is True
+
     def close(self) -> None:
         """Forget all pods and close all descriptors."""
         for tracked in self.pods.values():
@@ -312,8 +316,8 @@ class PodTree:
         if self.kubepods is not None and not self.kubepods.exists():
             self.kubepods.close()
             self.kubepods = None
-        # Search again also while the tree is empty: it may be the wrong one of two, made before the other was used.
-        if self.kubepods is None or not self.pods or not is_populated(self.kubepods):
+        # An unused tree was perhaps made before the other one was used, or kubelet has left it.
+        if not self.is_in_use():
             before = self.kubepods
             self.kubepods, self.driver = find_kubepods(self.root, before) or (None, None)
             if before is not None and self.kubepods is not before:
