@@ -60,7 +60,7 @@ def test_in_an_hour_of_pressure_no_service_misses_three_probes_in_a_row(mechanis
         assert pod.probe_kills == 0
         assert pod.answered > HOUR_S / 10 / 3, "of three probes in a row at least one finds it running"
     # The pressure was real: services were paused often, up to the bound, and probes were missed.
-    assert all(len(pod.holds) > 20 and pod.missed > 20 for pod in services)
+    assert all(len(pod.pauses) > 20 and pod.missed > 20 for pod in services)
 
 
 def test_services_held_as_long_as_batch_are_killed_by_their_probes() -> None:
@@ -76,5 +76,5 @@ def test_a_node_that_fits_is_left_alone() -> None:
     node = SimNode(jobs, config=Config(), kubepods_max_bytes=12 * 512 * MIB * 105 // 100)
     node.run(HOUR_S)
     assert all(pod.finished_s is not None for pod in node.all_pods)
-    assert not any(pod.holds for pod in node.all_pods)
+    assert not any(pod.pauses for pod in node.all_pods)
     assert node.oom_kills == 0

@@ -18,7 +18,7 @@ from cgpause.core.model import Action, Freeze, Owner, PodUsage, Policy, Sample
 from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import SimPod
 from cgpause.offline.trace.estimate import Track, estimate
-from cgpause.offline.trace.keeper import Hold, Keeper
+from cgpause.offline.trace.keeper import Keeper, ReplayPause
 from cgpause.offline.trace.replay import replay
 from cgpause.policy.decide import Decision, State
 from cgpause.telemetry.trace.read import Trace, load_trace
@@ -71,9 +71,9 @@ def test_it_decides_as_the_daemon_did_until_somebody_was_held(config: Config, se
     # Replay only up to the decision: later samples come from a node on which these pods were paused.
     outcome = replay(saved(tmp_path / "x", moments[: first + 1]), config)
 
-    assert {hold.pod.removeprefix("default/") for hold in outcome.holds} == held
+    assert {hold.pod.removeprefix("default/") for hold in outcome.pauses} == held
     at_s = T0 + (moments[first].sample.at_ns - moments[0].sample.at_ns) / S
-    assert [hold.start_s for hold in outcome.holds] == pytest.approx([at_s] * len(held), abs=1e-5)
+    assert [hold.start_s for hold in outcome.pauses] == pytest.approx([at_s] * len(held), abs=1e-5)
 
 
 @by_policy
@@ -83,8 +83,8 @@ def test_where_nobody_had_to_be_held_nobody_is(config: Config, tmp_path: Path) -
     trace = saved(tmp_path / "x", moments)
     outcome, guess = replay(trace, config), estimate(trace, config)
 
-    assert (outcome.decisions, outcome.holds, outcome.kills) == (len(moments), (), ())
-    assert (guess.holds, guess.ends_with_kill) == ((), False)
+    assert (outcome.decisions, outcome.pauses, outcome.kills) == (len(moments), (), ())
+    assert (guess.pauses, guess.ends_with_kill) == ((), False)
     assert guess.lowest_bytes == guess.recorded_lowest_bytes, "with nobody held it is the record"
 
 
@@ -101,7 +101,7 @@ def test_a_node_that_nobody_watched_is_replayed_under_each_policy(tmp_path: Path
     assert sum(kill.count for kill in killed) == node.oom_kills
     assert killed[0].lead_s is not None
     assert killed[0].lead_s > 0
-    assert killed[0].held > 0
+    assert killed[0].paused > 0
     assert killed[0].spared_bytes > 0
     assert guess.ends_with_kill
     assert guess.until_s == pytest.approx(killed[0].at_s)
@@ -129,11 +129,11 @@ def test_a_kill_is_told_with_who_was_held_and_who_grew(tmp_path: Path) -> None:
     (kill,) = outcome.kills
     assert (kill.at_s, kill.pod, kill.count, kill.own_limit) == (T0 + 8, "default/p2", 1, False)
     # Use reaches 80 % (800 MiB) at 2 s: the policy pauses the smaller pod then, and the other after three intervals.
-    assert (kill.lead_s, kill.held) == (6.0, 2)
+    assert (kill.lead_s, kill.paused) == (6.0, 2)
     assert (kill.grew, kill.grew_bytes) == ("default/p2", 350 * MIB)
     assert kill.grew_paused_s == kill.paused_s == pytest.approx(3.0)
     assert kill.spared_bytes == 100 * MIB, "from 650 MiB at 5 s to 750 MiB at the last sample before the kill"
-    holds = [(hold.pod, hold.start_s - T0, hold.end_reason) for hold in outcome.holds]
+    holds = [(hold.pod, hold.start_s - T0, hold.end_reason) for hold in outcome.pauses]
     assert holds[0][:2] == ("default/p1", 2.0)
     assert holds[1] == ("default/p2", 5.0, "a process in it was OOM-killed")
     assert outcome.forewarned == 1
@@ -161,7 +161,7 @@ def test_pauses_belong_together_unless_nobody_is_held_for_long(
     kill = moment(5 + calm_s, {ONE: 300, TWO: 5}, oom_kills={TWO.cgroup: 1})
     (found,) = replay(saved(tmp_path / "x", [*full, *calm, kill]), MARKS).kills
 
-    assert found.held == 0
+    assert found.paused == 0
     assert found.lead_s == lead_s
 
 
@@ -188,7 +188,7 @@ def test_an_estimate_lets_held_pods_stand_still(tmp_path: Path) -> None:
     # Frozen at 5 s with 650 MiB, it does not take the 100 MiB by which it grows in the record until 7 s.
     assert guess.last_bytes - guess.recorded_last_bytes == 100 * MIB
     assert (guess.until_s, guess.ends_with_kill) == (T0 + 8, True)
-    assert [hold.pod for hold in guess.holds] == ["default/p1", "default/p2"]
+    assert [hold.pod for hold in guess.pauses] == ["default/p1", "default/p2"]
 
 
 def test_a_pod_that_stood_still_is_there_for_longer(tmp_path: Path) -> None:
@@ -221,8 +221,8 @@ def test_a_gap_ends_what_was_held_and_is_no_time(tmp_path: Path) -> None:
     trace = saved(tmp_path / "x", [*filling(kill=False), *(moment(t, {ONE: 300, TWO: 400}) for t in range(500, 503))])
     outcome = replay(trace, MARKS)
 
-    assert {hold.end_reason for hold in outcome.holds} == {"the record has a gap"}
-    assert {hold.end_s for hold in outcome.holds} == {T0 + 7}
+    assert {hold.end_reason for hold in outcome.pauses} == {"the record has a gap"}
+    assert {hold.end_s for hold in outcome.pauses} == {T0 + 7}
 
 
 def test_pauses_of_the_recording_daemon_are_not_the_replays(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_pauses_of_the_recording_daemon_are_not_the_replays(tmp_path: Path) -> N
     full = [moment(t, {mine: 300, held: 550}) for t in range(5)]
     outcome = replay(saved(tmp_path / "x", full), MARKS)
 
-    assert [(hold.pod, hold.start_s) for hold in outcome.holds] == [("default/p2", T0)], (
+    assert [(hold.pod, hold.start_s) for hold in outcome.pauses] == [("default/p2", T0)], (
         "the other one is an operator's"
     )
 
@@ -241,7 +241,7 @@ def test_containers_that_change_end_a_hold(tmp_path: Path) -> None:
     moments = [*filling(kill=False), moment(8, {ONE: 300, changed: 760})]
     outcome = replay(saved(tmp_path / "x", moments), MARKS)
 
-    ended: list[Hold] = [hold for hold in outcome.holds if hold.end_reason == "its containers changed"]
+    ended: list[ReplayPause] = [hold for hold in outcome.pauses if hold.end_reason == "its containers changed"]
     assert [hold.pod for hold in ended] == ["default/p2"]
 
 
@@ -257,5 +257,5 @@ def test_growth_that_the_record_has_is_no_reason_to_freeze(tmp_path: Path, monke
     monkeypatch.setattr(Keeper, "apply", noted)
     trace = saved(tmp_path / "x", [moment(t / 4, {ONE: 450 + 9 * t, TWO: 400 + 9 * t}) for t in range(16)])
 
-    assert replay(trace, config).holds
+    assert replay(trace, config).pauses
     assert not any(isinstance(action, Freeze) and action.grew for action in done)

@@ -35,7 +35,7 @@ def test_slow_growers_are_killed_less_often_than_without_control() -> None:
     uncontrolled.run(3600)
     controlled.run(3600)
     assert 0 < controlled.oom_kills < uncontrolled.oom_kills
-    assert any(pod.holds for pod in controlled.all_pods)
+    assert any(pod.pauses for pod in controlled.all_pods)
 
 
 def test_a_pod_is_spared_while_it_waits_for_its_next_container() -> None:
@@ -63,9 +63,9 @@ def test_page_cache_that_grows_is_no_reason_to_hold_anybody() -> None:
     ]
     node = SimNode(pods, config=FREEZE, kubepods_max_bytes=CAPACITY)
     node.run(20)
-    settled = sum(len(pod.holds) for pod in node.all_pods)
+    settled = sum(len(pod.pauses) for pod in node.all_pods)
     node.run(100)
-    assert sum(len(pod.holds) for pod in node.all_pods) == settled
+    assert sum(len(pod.pauses) for pod in node.all_pods) == settled
     assert node.oom_kills == 0
 
 

@@ -114,7 +114,7 @@ def test_a_kill_comes_only_after_18_attempts_to_reclaim(frees_after_s: float, ki
     node = SimNode([keeper, asks], config=None, kubepods_max_bytes=100 * MIB, cpus=2, reclaim_s=0.01)
     node.run(0.6)
     assert [pod.name for pod in (keeper, asks) if pod.oom_kills] == killed
-    assert asks.held_bytes == pytest.approx(50 * MIB), "it goes on where it was"
+    assert asks.used_bytes == pytest.approx(50 * MIB), "it goes on where it was"
     node.run(5)
     assert asks.cpu_s == pytest.approx(1.38, abs=0.01)
 

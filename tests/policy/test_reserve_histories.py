@@ -85,7 +85,7 @@ def stretches(node: SimNode, pod: SimPod) -> list[list[tuple[float, float]]]:
     """Return a pod's pauses in groups; within a group one container ran for less than `min_run_s` between pauses."""
     found: list[list[tuple[float, float]]] = []
     ends = [end_s for _, end_s in pod.runs]
-    for span in node.hold_spans(pod):
+    for span in node.pause_spans(pod):
         is_same = found and not any(found[-1][-1][0] < end_s <= span[0] for end_s in ends)
         if is_same and span[0] - found[-1][-1][1] < MIN_RUN_S - 0.01:
             found[-1].append(span)
@@ -101,12 +101,12 @@ def test_pauses_end_in_time_and_spare_who_is_protected(node: SimNode) -> None:
     # Batch pods at the end of their longest pause take turns, one at a time, so the bound grows with their number.
     batch_bound_s = BATCH_MAX_PAUSE_S + len(node.all_pods) * (MIN_RUN_S + TICK_S)
     for pod in node.all_pods:
-        spans = node.hold_spans(pod)
+        spans = node.pause_spans(pod)
         assert all(one[0] <= one[1] <= other[0] for one, other in pairwise(spans))
         # Every pause has an end, except the current one.
-        assert [end_s is None for _, end_s in pod.holds].count(True) == (pod.mechanism is not None)
+        assert [end_s is None for _, end_s in pod.pauses].count(True) == (pod.mechanism is not None)
         if pod.protected is not None:
-            assert not pod.holds
+            assert not pod.pauses
             assert not pod.sacrifices
         is_service = pod.kind is PodKind.SERVICE
         if is_service:

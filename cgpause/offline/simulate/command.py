@@ -143,7 +143,7 @@ def conditions(values: dict[str, Any]) -> str:
     first, *others = values["seeds"]
     seeds = f"seeds {first} to {others[-1]}" if others else f"seed {first}"
     by = values["mechanism"]
-    return f"{seeds}; pods are {'throttled, batch then frozen' if by == HowPaused.AUTO else f'held by {by}'}"
+    return f"{seeds}; pods are {'throttled, batch then frozen' if by == HowPaused.AUTO else f'paused by {by}'}"
 
 
 def group_rows(policies: Sequence[dict[str, Any]], *, wide: bool) -> list[list[tuple[str, str]]]:

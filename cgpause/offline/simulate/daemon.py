@@ -109,7 +109,7 @@ class SimDaemon:
         usages = []
         for pod in engine.pods:
             assert pod.facts is not None
-            usages.append(PodUsage(int(engine.held(pod) + pod.cache_bytes + pod.charged_bytes), pod.facts))
+            usages.append(PodUsage(int(engine.used(pod) + pod.cache_bytes + pod.charged_bytes), pod.facts))
         return Sample(
             at_ns=self._now_ns(),
             headroom=self._node.headroom,
@@ -130,7 +130,7 @@ class SimDaemon:
         for pod in engine.pods:
             if chance.random() < share:
                 charged = CHARGE_BATCH_BYTES * chance.randint(0, math.ceil(engine.cpus))
-                most = math.inf if pod.limit_bytes is None else pod.limit_bytes - engine.held(pod)
+                most = math.inf if pod.limit_bytes is None else pod.limit_bytes - engine.used(pod)
                 pod.charged_bytes = max(min(charged, most), 0.0) if pod.steps is not None else 0.0
 
     def _idle_cpus(self) -> float:
@@ -147,13 +147,13 @@ class SimDaemon:
         engine = self._engine
         for pod in engine.pods:
             engine.settle(pod)
-        spare = max(engine.room_bytes - engine.held_bytes, 0.0)
+        spare = max(engine.room_bytes - engine.used_bytes, 0.0)
         cached = sum(pod.cache_bytes for pod in engine.pods)
         for pod in engine.pods:
             if cached > spare:
                 pod.cache_bytes *= spare / cached
             if pod.limit_bytes is not None:
-                pod.cache_bytes = min(pod.cache_bytes, pod.limit_bytes - pod.held_bytes)
+                pod.cache_bytes = min(pod.cache_bytes, pod.limit_bytes - pod.used_bytes)
 
     def _read_details(self) -> bool:
         """Read details if due; return whether it was due."""
@@ -235,7 +235,7 @@ class SimDaemon:
 
     def _hold(self, pod: SimPod, facts: Pod, mechanism: Mechanism, reason: str) -> None:
         assert facts.paused is None
-        pod.holds.append((self._engine.now_s, None))
+        pod.pauses.append((self._engine.now_s, None))
         paused = pause_seen(mechanism, Owner.DAEMON, self._now_ns(), reason)
         pod.facts = replace(facts, paused=paused)
         self._engine.regroup(pod)
@@ -250,8 +250,8 @@ class SimDaemon:
 
     def end_hold(self, pod: SimPod) -> None:
         """Note the end of a pod's pause."""
-        since_s, _ = pod.holds[-1]
-        pod.holds[-1] = (since_s, self._engine.now_s)
+        since_s, _ = pod.pauses[-1]
+        pod.pauses[-1] = (since_s, self._engine.now_s)
 
     def containers_changed(self, pod: SimPod, facts: Pod, why: str) -> None:
         """Take in the start or the kill of a container."""

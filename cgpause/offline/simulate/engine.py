@@ -104,13 +104,13 @@ class Engine:
     # Memory
 
     @property
-    def held_bytes(self) -> float:
+    def used_bytes(self) -> float:
         """Unreclaimable memory of all pods."""
         return self._used + self._slope * (self.now_s - self._then_s)
 
-    def held(self, pod: SimPod) -> float:
+    def used(self, pod: SimPod) -> float:
         """Return the memory of a pod."""
-        return pod.held_bytes + pod.growth * self._got_s(pod)
+        return pod.used_bytes + pod.growth * self._got_s(pod)
 
     def _busy_cpus(self) -> float:
         return self._free.size * self._free.speed + self._throttled.size * self._throttled_cpus + self._making
@@ -133,8 +133,8 @@ class Engine:
         pod.since += got_s
         pod.left_cpu_s -= got_s
         pod.cpu_s += got_s
-        pod.held_bytes += pod.growth * got_s
-        pod.peak_bytes = max(pod.peak_bytes, pod.held_bytes)
+        pod.used_bytes += pod.growth * got_s
+        pod.peak_bytes = max(pod.peak_bytes, pod.used_bytes)
         if pod.step.cache_bytes and not pod.tries_left:
             pod.cache_bytes += pod.step.cache_bytes / pod.step.cpu_s * got_s
 
@@ -147,10 +147,10 @@ class Engine:
     def drop(self, pod: SimPod) -> None:
         """Free a pod's memory and stop it."""
         self._stop(pod)
-        pod.held_bytes = pod.cache_bytes = pod.left_cpu_s = 0.0
+        pod.used_bytes = pod.cache_bytes = pod.left_cpu_s = 0.0
         pod.tries_left = 0
         # Summed up again at times, so that rounding errors do not add up.
-        self._used = sum(map(self.held, self.pods))
+        self._used = sum(map(self.used, self.pods))
         self._changes_s = None
 
     def remove(self, pod: SimPod) -> None:
@@ -185,7 +185,7 @@ class Engine:
         if change_s <= due_s:
             self.now_s = max(change_s, self.now_s)
             self._changes_s = None
-            while self._slope > 0 and self.held_bytes > self.room_bytes - 1:
+            while self._slope > 0 and self.used_bytes > self.room_bytes - 1:
                 self._catch_up()
                 self._begin_reclaim()
                 self._share()
@@ -260,7 +260,7 @@ class Engine:
     def _end_try(self, pod: SimPod) -> None:
         """End an attempt: resume the step if a page is free; otherwise try again, or kill after the last attempt."""
         pod.tries_left -= 1
-        if self.held_bytes + PAGE > self.room_bytes:
+        if self.used_bytes + PAGE > self.room_bytes:
             if pod.tries_left:
                 self._try(pod)
                 return
@@ -296,9 +296,9 @@ class Engine:
             pod.step = step
             if step.free_bytes:
                 self._catch_up()
-                freed = min(step.free_bytes, pod.held_bytes)
-                pod.held_bytes -= freed
-                pod.peak_bytes = max(pod.peak_bytes, pod.held_bytes)
+                freed = min(step.free_bytes, pod.used_bytes)
+                pod.used_bytes -= freed
+                pod.peak_bytes = max(pod.peak_bytes, pod.used_bytes)
                 self._used -= freed
                 self._changes_s = None
             if step.cpu_s > 0:
@@ -324,9 +324,9 @@ class Engine:
             return
         group = self._free if mechanism is None else self._throttled
         left_cpu_s = pod.left_cpu_s
-        pod.to_limit = pod.limit_bytes is not None and pod.held_bytes + pod.growth * left_cpu_s > pod.limit_bytes - 1
+        pod.to_limit = pod.limit_bytes is not None and pod.used_bytes + pod.growth * left_cpu_s > pod.limit_bytes - 1
         if pod.to_limit and pod.growth and pod.limit_bytes is not None:
-            left_cpu_s = max(pod.limit_bytes - pod.held_bytes, 0.0) / pod.growth
+            left_cpu_s = max(pod.limit_bytes - pod.used_bytes, 0.0) / pod.growth
         pod.group = group
         pod.since = group.clock
         pod.group_changes += 1

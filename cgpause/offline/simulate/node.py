@@ -103,7 +103,7 @@ class SimNode:
     @property
     def headroom(self) -> Headroom:
         """The present headroom."""
-        used = self.engine.held_bytes
+        used = self.engine.used_bytes
         if self.daemon is not None and self.daemon.noise:
             # The kernel returns advance charges before it reclaims or kills.
             used = min(used + sum(pod.charged_bytes for pod in self.pods), self.engine.room_bytes)
@@ -114,9 +114,9 @@ class SimNode:
             kubepods_used_bytes=int(used),
         )
 
-    def hold_spans(self, pod: SimPod) -> list[tuple[float, float]]:
+    def pause_spans(self, pod: SimPod) -> list[tuple[float, float]]:
         """Return start and end of each pause of a pod; a present pause ends now."""
-        return [(since_s, self.now_s if end_s is None else end_s) for since_s, end_s in pod.holds]
+        return [(since_s, self.now_s if end_s is None else end_s) for since_s, end_s in pod.pauses]
 
     # Time
 
@@ -263,7 +263,7 @@ class SimNode:
         if pod.started_s is None:
             return 0.0
         paused_s = 0.0
-        for since_s, end_s in self.hold_spans(pod):
+        for since_s, end_s in self.pause_spans(pod):
             paused_s += max(end_s - max(since_s, pod.started_s), 0.0)
         return self.now_s - pod.started_s - paused_s
 
@@ -299,7 +299,7 @@ class SimNode:
 
     def kill_one(self) -> None:
         """Kill the container with the highest badness."""
-        victim = max((pod for pod in self.pods if self.engine.held(pod) > 0), key=self._badness)
+        victim = max((pod for pod in self.pods if self.engine.used(pod) > 0), key=self._badness)
         victim.oom_kills += 1
         self.kill(victim, "a process in it was OOM-killed", starved=True)
 
@@ -308,7 +308,7 @@ class SimNode:
         adj = _OOM_SCORE_ADJ[pod.qos]
         if pod.request_bytes is not None:
             adj = oom_score_adj(pod.request_bytes, int(self.engine.room_bytes))
-        return self.engine.held(pod) + adj * self.engine.room_bytes / 1000
+        return self.engine.used(pod) + adj * self.engine.room_bytes / 1000
 
     def _containers_changed(self, pod: SimPod, why: str) -> None:
         if self.daemon is not None and pod.facts is not None:

@@ -82,9 +82,9 @@ class SimPod:
     lasts_s: float | None = None
     """Lifetime of a lasting pod, which no simulation waits for. None: until its behaviour ends."""
 
-    held_bytes: float = 0.0
+    used_bytes: float = 0.0
     peak_bytes: float = 0.0
-    """Highest `held_bytes`, of all its containers."""
+    """Highest `used_bytes`, of all its containers."""
     told_bytes: float = 0.0
     """The same when the daemon last saw one of them end."""
     cache_bytes: float = 0.0
@@ -112,7 +112,7 @@ class SimPod:
     missed_in_a_row: int = 0
     worst_missed_in_a_row: int = 0
     finished_s: float | None = None
-    holds: list[tuple[float, float | None]] = field(default_factory=list)
+    pauses: list[tuple[float, float | None]] = field(default_factory=list)
     """Start and end of its pauses."""
 
     facts: Pod | None = None

@@ -106,7 +106,7 @@ def simulate(load: Load, config: Config | None, seed: int) -> Outcome:
     for node in nodes:
         for pod in node.pods:
             pod.running_s += 0.0 if pod.started_s is None else node.now_s - pod.started_s
-    holds = [end_s - since_s for node in nodes for pod in node.all_pods for since_s, end_s in node.hold_spans(pod)]
+    spans = [end_s - since_s for node in nodes for pod in node.all_pods for since_s, end_s in node.pause_spans(pod)]
     lost_s = sum(pod.lost_cpu_s for pod in pods)
     return Outcome(
         jobs=load.count,
@@ -120,9 +120,9 @@ def simulate(load: Load, config: Config | None, seed: int) -> Outcome:
         running_max_s=max((pod.running_s for pod in pods), default=0.0),
         cpu_s=lost_s + sum(pod.cpu_s for pod in pods),
         lost_cpu_s=lost_s,
-        pauses=len(holds),
-        paused_s=sum(holds),
-        longest_pause_s=max(holds, default=0.0),
+        pauses=len(spans),
+        paused_s=sum(spans),
+        longest_pause_s=max(spans, default=0.0),
         freezes=sum(node.daemon.freezes for node in nodes if node.daemon is not None),
         sacrifices=sum(pod.sacrifices for _, pod in all_pods),
         used_mean_pct=100
@@ -137,13 +137,13 @@ def simulate(load: Load, config: Config | None, seed: int) -> Outcome:
 def _group(kind: Jobs | Lasting, members: Sequence[tuple[SimNode, SimPod]]) -> GroupOutcome:
     pods = [pod for _, pod in members]
     finishes = [pod.finished_s for pod in pods if pod.finished_s is not None]
-    holds = [end_s - since_s for node, pod in members for since_s, end_s in node.hold_spans(pod)]
+    spans = [end_s - since_s for node, pod in members for since_s, end_s in node.pause_spans(pod)]
     silent = late = None
     if not isinstance(kind, Jobs):
         silent = [
             length_s
             for node, pod in members
-            for length_s in silences(_runs(node, pod), node.hold_spans(pod), pod.starts_s)
+            for length_s in silences(_runs(node, pod), node.pause_spans(pod), pod.starts_s)
         ]
         if kind.latency_s is not None:
             late = [length_s - kind.latency_s for length_s in silent if length_s > kind.latency_s]
@@ -159,9 +159,9 @@ def _group(kind: Jobs | Lasting, members: Sequence[tuple[SimNode, SimPod]]) -> G
         probe_kills=sum(pod.probe_kills for pod in pods),
         sacrifices=sum(pod.sacrifices for pod in pods),
         lost_cpu_s=sum(pod.lost_cpu_s for pod in pods),
-        pauses=len(holds),
-        paused_s=sum(holds),
-        longest_pause_s=max(holds, default=0.0),
+        pauses=len(spans),
+        paused_s=sum(spans),
+        longest_pause_s=max(spans, default=0.0),
         probes_missed=sum(pod.missed for pod in pods),
         missed_in_a_row=max((pod.worst_missed_in_a_row for pod in pods), default=0),
         longest_silence_s=None if silent is None else max(silent, default=0.0),

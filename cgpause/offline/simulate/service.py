@@ -45,16 +45,16 @@ def surging(kind: Lasting, machine: Machine, seed: str) -> Behaviour:
     return run
 
 
-def silences(runs: Iterable[Span], holds: Iterable[Span], starts_s: float = 0.0) -> list[float]:
+def silences(runs: Iterable[Span], pauses: Iterable[Span], starts_s: float = 0.0) -> list[float]:
     """Return the lengths in s of all times in which a pod did not answer: paused, or without a container that answers.
 
     `runs` are the lives of the pod's containers, in order. Each container answers after `starts_s`. Before the first
-    one nothing expects an answer. `holds` are the pod's pauses.
+    one nothing expects an answer. `pauses` are the pod's pauses.
     """
     ran = list(runs)
     gaps = [(before[1], min(after[0] + starts_s, after[1])) for before, after in pairwise(ran)]
     merged: list[Span] = []
-    for since_s, end_s in sorted((*gaps, *holds)):
+    for since_s, end_s in sorted((*gaps, *pauses)):
         if merged and since_s <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], end_s))
         else:

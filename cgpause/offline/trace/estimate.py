@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from cgpause.config.settings import Config
 from cgpause.core.model import CgroupId, Headroom, Mechanism, PodUsage, Sacrifice, Sample
-from cgpause.offline.trace.keeper import Hold, Incidents, Keeper, OnSample, SimulatedPause
+from cgpause.offline.trace.keeper import Incidents, Keeper, OnSample, ReplayPause, SimulatedPause
 from cgpause.policy.decide import State, decide
 from cgpause.telemetry.trace.read import Trace
 
@@ -33,7 +33,7 @@ class Estimate:
     """Estimated headroom at the end."""
     recorded_last_bytes: int
     """Recorded headroom at the end."""
-    holds: tuple[Hold, ...]
+    pauses: tuple[ReplayPause, ...]
 
 
 class Track:
@@ -90,9 +90,9 @@ class _Tracks:
         self._tracks: dict[CgroupId, Track] = {}
         self._at_ns = 0
 
-    def wait(self, at_ns: int, held: Mapping[CgroupId, SimulatedPause]) -> None:
+    def wait(self, at_ns: int, paused: Mapping[CgroupId, SimulatedPause]) -> None:
         """Stop (or slow) the clocks of paused pods until now."""
-        for key, one in held.items():
+        for key, one in paused.items():
             self._tracks[key].lag_ns += int((at_ns - self._at_ns) * (1 - self._shares[one.record.mechanism]))
         self._at_ns = at_ns
 
@@ -137,7 +137,7 @@ def estimate(trace: Trace, config: Config, on_sample: OnSample = lambda _: None)
             break
         at_s = moment.time_s
         distress, killed, read_at_ns = incidents.look(moment)
-        tracks.wait(sample.at_ns, keeper.held)
+        tracks.wait(sample.at_ns, keeper.paused)
         if any(not one.own_limit for one in killed.values()):
             # The values of this sample are from after the kill; the ones before it count.
             ends_with_kill = True
@@ -164,7 +164,7 @@ def estimate(trace: Trace, config: Config, on_sample: OnSample = lambda _: None)
         recorded_lowest_bytes=min(recorded),
         last_bytes=headrooms[-1],
         recorded_last_bytes=recorded[-1],
-        holds=keeper.finish(),
+        pauses=keeper.finish(),
     )
 
 

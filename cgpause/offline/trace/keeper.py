@@ -17,7 +17,7 @@ SPELL_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class ReplayPause:
     """A pause that the policy would have made; times in Unix seconds."""
 
     pod: str
@@ -46,8 +46,8 @@ class Keeper:
     """The paused pods: the part of ledger and kernel in a replay."""
 
     def __init__(self) -> None:
-        self.held: dict[CgroupId, SimulatedPause] = {}
-        self.holds: list[Hold] = []
+        self.paused: dict[CgroupId, SimulatedPause] = {}
+        self.pauses: list[ReplayPause] = []
         self.sacrifices: list[tuple[float, str]] = []
         self._since_s: float | None = None
         """Start of the last spell of pauses."""
@@ -56,9 +56,9 @@ class Keeper:
 
     def overlay(self, pod: Pod) -> Pod:
         """Return a pod as the daemon would see it, without the daemon's recorded pauses."""
-        held = self.held.get(pod.cgroup)
-        if held is not None:
-            return replace(pod, paused=held.record, distress=held.distress)
+        paused = self.paused.get(pod.cgroup)
+        if paused is not None:
+            return replace(pod, paused=paused.record, distress=paused.distress)
         if pod.paused is not None and pod.paused.owner is Owner.DAEMON:
             return replace(pod, paused=None)
         return pod
@@ -70,30 +70,30 @@ class Keeper:
             match action:
                 case Pause(pod=pod, mechanism=mechanism, reason=reason):
                     record = pause_seen(mechanism, Owner.DAEMON, at_ns, reason)
-                    self.held[key] = SimulatedPause(pod, at_s, record, reason, current[key])
+                    self.paused[key] = SimulatedPause(pod, at_s, record, reason, current[key])
                 case Freeze():
-                    held = self.held[key]
-                    held.record = replace(held.record, mechanism=Mechanism.FREEZE)
+                    paused = self.paused[key]
+                    paused.record = replace(paused.record, mechanism=Mechanism.FREEZE)
                 case Resume(reason=reason):
                     self.end(key, at_s, reason)
                 case Sacrifice(reason=reason):
                     self.sacrifices.append((at_s, action.pod.label))
                     self.end(key, at_s, f"sacrificed: {reason}")
-        if self.held:
+        if self.paused:
             if self._since_s is None or at_s - self._last_s > SPELL_S:
                 self._since_s = at_s
             self._last_s = at_s
 
     def drop_gone(self, there: Container[CgroupId], at_s: float) -> None:
         """Forget removed pods."""
-        for key in [key for key in self.held if key not in there]:
+        for key in [key for key in self.paused if key not in there]:
             self.end(key, at_s, "the pod went")
 
     def mark(self, distress: Mapping[CgroupId, str]) -> None:
         """Note the reasons to resume pods at the next decision."""
         for key, why in distress.items():
-            if key in self.held:
-                self.held[key].distress = why
+            if key in self.paused:
+                self.paused[key].distress = why
 
     def lead_s(self, at_s: float) -> float | None:
         """Return the length of the present spell of pauses; None if there is none."""
@@ -101,25 +101,25 @@ class Keeper:
 
     def begin_spell(self, at_s: float) -> None:
         """Start a new spell of pauses."""
-        self._since_s = at_s if self.held else None
+        self._since_s = at_s if self.paused else None
 
     def end(self, key: CgroupId, at_s: float | None, reason: str | None) -> None:
         """End the pause of a pod."""
-        held = self.held.pop(key, None)
-        if held is not None:
-            mechanism = held.record.mechanism
-            self.holds.append(Hold(held.pod.label, held.start_s, at_s, mechanism, held.reason, reason))
+        paused = self.paused.pop(key, None)
+        if paused is not None:
+            mechanism = paused.record.mechanism
+            self.pauses.append(ReplayPause(paused.pod.label, paused.start_s, at_s, mechanism, paused.reason, reason))
 
     def end_all(self, at_s: float | None, reason: str | None) -> None:
         """End all pauses."""
-        for key in list(self.held):
+        for key in list(self.paused):
             self.end(key, at_s, reason)
         self._since_s = None
 
-    def finish(self) -> tuple[Hold, ...]:
+    def finish(self) -> tuple[ReplayPause, ...]:
         """Return all pauses, in the order of their start."""
         self.end_all(None, None)
-        return tuple(sorted(self.holds, key=lambda hold: (hold.start_s, hold.pod)))
+        return tuple(sorted(self.pauses, key=lambda pause: (pause.start_s, pause.pod)))
 
 
 class Killed(NamedTuple):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import CgroupId, Freeze, PodUsage
-from cgpause.offline.trace.keeper import Hold, Incidents, Keeper, Killed, OnSample
+from cgpause.offline.trace.keeper import Incidents, Keeper, Killed, OnSample, ReplayPause
 from cgpause.policy.decide import State, decide
 from cgpause.telemetry.trace.read import Trace
 
@@ -33,7 +33,7 @@ class Kill:
     lead_s: float | None
     """How long before it the first of the pauses began that were for this shortage: after the kill before it, and with
     no more than SPELL_S between any two. None if there was none."""
-    held: int
+    paused: int
     """Number of pods that the policy would have paused."""
     paused_s: float | None
     """Time for which the killed pod would have been paused; None if not at all."""
@@ -51,7 +51,7 @@ class Replayed:
     """The decisions of a policy on a trace."""
 
     decisions: int
-    holds: tuple[Hold, ...]
+    pauses: tuple[ReplayPause, ...]
     kills: tuple[Kill, ...]
     sacrifices: tuple[tuple[float, str], ...]
     """Times and pods of the policy's own kills."""
@@ -109,7 +109,7 @@ def _kill(
     keeper: Keeper,
 ) -> Kill:
     """Return a recorded kill with the facts of the sample before it."""
-    held = keeper.held
+    paused = keeper.paused
     grew, grew_bytes = None, 0
     if recent:
         first, last = recent[0][1], recent[-1][1]
@@ -120,7 +120,7 @@ def _kill(
     last_bytes = recent[-1][1] if recent else {}
 
     def paused_s(one: CgroupId | None) -> float | None:
-        return at_s - held[one].start_s if one in held else None
+        return at_s - paused[one].start_s if one in paused else None
 
     return Kill(
         at_s=at_s,
@@ -128,10 +128,10 @@ def _kill(
         count=killed.processes,
         own_limit=killed.own_limit,
         lead_s=keeper.lead_s(at_s),
-        held=len(held),
+        paused=len(paused),
         paused_s=paused_s(key),
         grew=None if grew is None else labels.get(grew, grew.path),
         grew_bytes=grew_bytes,
         grew_paused_s=paused_s(grew),
-        spared_bytes=sum(max(last_bytes.get(one, 0) - pod.bytes_then, 0) for one, pod in held.items()),
+        spared_bytes=sum(max(last_bytes.get(one, 0) - pod.bytes_then, 0) for one, pod in paused.items()),
     )

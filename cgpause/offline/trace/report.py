@@ -16,24 +16,24 @@ from cgpause.core.errors import printable
 from cgpause.core.memory_units import mib
 from cgpause.core.model import Owner
 from cgpause.offline.trace.estimate import Estimate
-from cgpause.offline.trace.keeper import Hold
+from cgpause.offline.trace.keeper import ReplayPause
 from cgpause.offline.trace.replay import Kill, Replayed
 from cgpause.telemetry.events import iso
 from cgpause.telemetry.trace.read import Trace
 
 UNKNOWN: Final = (
     (
-        "Everything but the estimate is read off the record as it is. What a held pod took after it would have been "
-        "held is in there, and would not have been taken, so what counts is the first pause before each kill: what "
-        "follows it is what the policy says of a node that did not listen."
+        "All figures but the estimate come from the record as it is: no pause has changed it. It has memory that pods "
+        "took after their first pause, and that they would not have taken. So look at the first pause before each "
+        "kill; the decisions after it are about a node on which no pod was paused."
     ),
     (
-        "The estimate lets a held pod's own record stand still, and all others' go on. It cannot know whether a pod "
-        "that waited would have done the same later, what others would have done with the CPU and the memory it left "
-        "them, which jobs would have come sooner, or whether a probe would have failed. It ends with the first OOM "
-        "kill for lack of headroom."
+        "In the estimate the record of a paused pod stands still, and those of all others go on. It does not know "
+        "whether the pod would have done the same later, what other pods would have done with the free CPU and "
+        "memory, which jobs would have started sooner, or whether a probe would have failed. It ends with the first "
+        "OOM kill for lack of headroom."
     ),
-    "Between two samples nothing is known; where memory is short the daemon looks up to 20 times a second.",
+    "Between two samples nothing is known. While memory is short, the daemon takes up to 20 samples a second.",
 )
 """The limits of a replay, as text."""
 
@@ -50,7 +50,7 @@ class PolicyReport:
 def summary(trace: Trace) -> dict[str, Any]:
     """The facts of a trace, without policies."""
     lowest, gaps, times = None, 0, []
-    held: set[object] = set()
+    paused: set[object] = set()
     free: set[object] = set()
     protected: dict[object, str] = {}
     for number, moment in enumerate(trace.moments()):
@@ -58,7 +58,7 @@ def summary(trace: Trace) -> dict[str, Any]:
         lowest = headroom.available_bytes if lowest is None else min(lowest, headroom.available_bytes)
         gaps += moment.begins and number > 0
         times.append(moment.time_s)
-        held |= {
+        paused |= {
             pod.cgroup for _, pod in moment.sample.pods if pod.paused is not None and pod.paused.owner is Owner.DAEMON
         }
         free |= {pod.cgroup for _, pod in moment.sample.pods if pod.protected is None}
@@ -78,7 +78,7 @@ def summary(trace: Trace) -> dict[str, Any]:
         "names": "hashed" if last.hashed else "as they were",
         "capacity_bytes": headroom.capacity_bytes,
         "lowest_headroom_bytes": lowest,
-        "pods_held_by_a_daemon": len(held),
+        "pods_paused_by_a_daemon": len(paused),
         "pods_protected": dict(Counter(why for cgroup, why in protected.items() if cgroup not in free)),
     }
 
@@ -99,25 +99,25 @@ def values(trace: Trace, results: Sequence[PolicyReport]) -> dict[str, Any]:
 
 def _policy(trace: Trace, result: PolicyReport) -> dict[str, Any]:
     outcome, guess = result.outcome, result.estimate
-    lengths = [_length(hold, trace) for hold in outcome.holds]
+    lengths = [_length(pause, trace) for pause in outcome.pauses]
     return {
         "policy": result.config.policy,
         "mechanism": result.config.mechanism,
         "decisions": outcome.decisions,
-        "pauses": len(outcome.holds),
-        "pods_paused": len({hold.pod for hold in outcome.holds}),
+        "pauses": len(outcome.pauses),
+        "pods_paused": len({pause.pod for pause in outcome.pauses}),
         "paused_s": round(sum(lengths), 3),
         "longest_pause_s": round(max(lengths, default=0.0), 3),
-        "first_pause": iso(outcome.holds[0].start_s) if outcome.holds else None,
+        "first_pause": iso(outcome.pauses[0].start_s) if outcome.pauses else None,
         "sacrifices": len(outcome.sacrifices),
         "kills_forewarned": outcome.forewarned,
         "kills": [_kill(kill) for kill in outcome.kills],
-        "holds": [_hold(hold, trace) for hold in outcome.holds],
+        "each_pause": [_pause(pause, trace) for pause in outcome.pauses],
         "estimate": {
             "until": iso(guess.until_s),
             "ends_with_oom_kill": guess.ends_with_kill,
-            "pauses": len(guess.holds),
-            "paused_s": round(sum(min(_length(hold, trace), guess.until_s - hold.start_s) for hold in guess.holds), 3),
+            "pauses": len(guess.pauses),
+            "paused_s": round(sum(min(_length(one, trace), guess.until_s - one.start_s) for one in guess.pauses), 3),
             "lowest_headroom_bytes": guess.lowest_bytes,
             "recorded_lowest_headroom_bytes": guess.recorded_lowest_bytes,
             "last_headroom_bytes": guess.last_bytes,
@@ -126,19 +126,19 @@ def _policy(trace: Trace, result: PolicyReport) -> dict[str, Any]:
     }
 
 
-def _length(hold: Hold, trace: Trace) -> float:
-    return (trace.to_s if hold.end_s is None else hold.end_s) - hold.start_s
+def _length(pause: ReplayPause, trace: Trace) -> float:
+    return (trace.to_s if pause.end_s is None else pause.end_s) - pause.start_s
 
 
-def _hold(hold: Hold, trace: Trace) -> dict[str, Any]:
+def _pause(pause: ReplayPause, trace: Trace) -> dict[str, Any]:
     return {
-        "pod": hold.pod,
-        "start": iso(hold.start_s),
-        "end": None if hold.end_s is None else iso(hold.end_s),
-        "paused_s": round(_length(hold, trace), 3),
-        "mechanism": hold.mechanism,
-        "reason": hold.reason,
-        "end_reason": hold.end_reason,
+        "pod": pause.pod,
+        "start": iso(pause.start_s),
+        "end": None if pause.end_s is None else iso(pause.end_s),
+        "paused_s": round(_length(pause, trace), 3),
+        "mechanism": pause.mechanism,
+        "reason": pause.reason,
+        "end_reason": pause.end_reason,
     }
 
 
@@ -149,7 +149,7 @@ def _kill(kill: Kill) -> dict[str, Any]:
         "processes": kill.count,
         "at_own_limit": kill.own_limit,
         "first_pause_before_s": _rounded(kill.lead_s),
-        "pods_held": kill.held,
+        "pods_paused": kill.paused,
         "paused_s": _rounded(kill.paused_s),
         "grew_most": kill.grew,
         "grew_bytes": kill.grew_bytes,
@@ -176,9 +176,9 @@ def about(found: dict[str, Any]) -> list[str]:
         f"{printable(trace['file'])}: {trace['pods']} pods, {capacity}, {samples}",
         f"recorded: {kills} for lack of headroom, {own} at limits of pods; headroom at the least {lowest}",
     ]
-    if trace["pods_held_by_a_daemon"]:
-        many = _many(trace["pods_held_by_a_daemon"], "pod")
-        lines.append(f"cgpause held {many} while this was recorded: what they would have taken is not in it")
+    if trace["pods_paused_by_a_daemon"]:
+        many = _many(trace["pods_paused_by_a_daemon"], "pod")
+        lines.append(f"cgpause paused {many} while this was recorded: what they would have taken is not in it")
     if trace["pods_protected"]:
         lines.append(_never_paused(trace["pods_protected"], trace["pods"]))
     if trace["gaps"] or trace["torn_lines"]:
@@ -222,7 +222,7 @@ def rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
 def kill_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return a table of the OOM kills at the shared limits under each policy: headings, then rows."""
     lines: list[tuple[str, ...]] = [
-        ("OOM KILL", "POD", "POLICY", "FIRST PAUSE", "HELD", "ITSELF", "NOT TAKEN", "GREW MOST", "THAT ONE")
+        ("OOM KILL", "POD", "POLICY", "FIRST PAUSE", "PAUSED", "ITSELF", "NOT TAKEN", "GREW MOST", "THAT ONE")
     ]
     kills = [
         (kill["time"], number, policy["policy"], kill)
@@ -237,11 +237,11 @@ def kill_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
                 kill["pod"],
                 policy,
                 _before(kill["first_pause_before_s"]),
-                str(kill["pods_held"]),
-                _held(kill["paused_s"]),
+                str(kill["pods_paused"]),
+                _paused(kill["paused_s"]),
                 mib(kill["not_taken_bytes"]),
                 f"{kill['grew_most']} +{mib(kill['grew_bytes'])}" if kill["grew_most"] else "-",
-                _held(kill["grew_most_paused_s"]) if kill["grew_most"] else "-",
+                _paused(kill["grew_most_paused_s"]) if kill["grew_most"] else "-",
             )
         )
     return lines
@@ -268,5 +268,5 @@ def _before(seconds: float | None) -> str:
     return "none" if seconds is None else f"{durations.shown(seconds, tenths=True)} before"
 
 
-def _held(seconds: float | None) -> str:
-    return "ran" if seconds is None else f"held {durations.shown(seconds, tenths=True)}"
+def _paused(seconds: float | None) -> str:
+    return "ran" if seconds is None else f"paused {durations.shown(seconds, tenths=True)}"

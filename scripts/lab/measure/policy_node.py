@@ -78,7 +78,7 @@ def run(node: Node, config: Config | None, seed: int = 0) -> Outcome:
     jobs = [pod for pod in node.pods if pod.lasts_s is None]
     finished = [pod for pod in jobs if pod.finished_s is not None]
     services = [pod for pod in node.pods if pod.probe is not None]
-    pauses = [end_s - since_s for pod in sim.all_pods for since_s, end_s in sim.hold_spans(pod)]
+    pauses = [end_s - since_s for pod in sim.all_pods for since_s, end_s in sim.pause_spans(pod)]
     return Outcome(
         jobs=len(jobs),
         finished=len(finished),
@@ -102,7 +102,7 @@ def _start_s(sim: SimNode, pod: SimPod) -> float:
     runs = [*pod.runs, *([] if pod.started_s is None else [(pod.started_s, sim.now_s)])]
     for began_s, ended_s in runs:
         up_s = began_s + pod.starts_s
-        for since_s, until_s in sim.hold_spans(pod):
+        for since_s, until_s in sim.pause_spans(pod):
             if began_s <= since_s < up_s:
                 up_s += until_s - since_s
         longest_s = max(longest_s, min(up_s, ended_s) - began_s)

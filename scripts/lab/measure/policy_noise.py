@@ -70,5 +70,5 @@ def noise(cpus: int, seconds: float = NOISE_S, seed: int = 0) -> Quietness:
         noise=True,
     )
     node.run(seconds)
-    pauses = sum(since_s >= START_S + SETTLED_S for pod in node.all_pods for since_s, _ in node.hold_spans(pod))
+    pauses = sum(since_s >= START_S + SETTLED_S for pod in node.all_pods for since_s, _ in node.pause_spans(pod))
     return Quietness(cpus, seconds, samples, largest, pauses, first)

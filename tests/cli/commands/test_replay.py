@@ -46,7 +46,7 @@ def test_json_has_all_of_it(trace: str) -> None:
         assert [one["processes"] for one in own] == [2]
         assert policy["kills_forewarned"] == 1
         assert policy["estimate"]["ends_with_oom_kill"]
-    assert any("cannot know" in text for text in values["unknown"])
+    assert any("does not know" in text for text in values["unknown"])
 
 
 def test_people_get_tables_and_a_word_on_what_is_not_known(trace: str) -> None:
