@@ -182,7 +182,7 @@ def clean_up(argv: Sequence[str]) -> None:
         with Cgroup(options.cgroup_root or find_cgroup_root(), "") as root:
             root.lock_for_daemon()
             root.unlock_for_daemon()
-        code = restore.main(["--daemon-only", *argv])  # in this process: there may be no other to be had
+        code = restore.main(["--daemon-only", *argv])  # in this process: a new one may be refused
     except HostError as e:
         log.warning("nothing is resumed %s", fields(reason=e))
     except CgpauseError as e:

@@ -116,7 +116,7 @@ class PodLookupError(CgpauseError):
 
 
 class ProtectedError(CgpauseError):
-    """A rule protects the pod."""
+    """The pod is protected."""
 
 
 @dataclass(frozen=True, slots=True)

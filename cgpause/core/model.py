@@ -156,7 +156,7 @@ class Pod:
     memory_max_bytes: int | None
     """The pod's limit, or the sum of its containers' limits if only the pod itself has none; None without a limit."""
     protected: str | None
-    """The rule that protects the pod, or None."""
+    """Why the pod is protected (a rule, or a trouble with its cgroup), or None."""
     changed_at_ns: int = 0
     """Time of the last start or end of a container in it that the daemon has seen; 0: none."""
     settled_at_ns: int = 0

@@ -129,7 +129,7 @@ class Actuator:
         self._tell(resumed_event(pod, resumed, reason, result, used_pct=used_pct))
         return True
 
-    def adopt(self, tracked: TrackedPod) -> None:
+    def log_adopted(self, tracked: TrackedPod) -> None:
         """Log a pod that was already paused when the daemon started.
 
         The history gets no entry: a daemon that restarts repeatedly would fill it with these. The event at the end of
@@ -148,9 +148,9 @@ class Actuator:
             )
 
     def read_record(self, tracked: TrackedPod) -> None:
-        """Read a pod's record again after another process (the CLI, an earlier daemon) wrote or removed it.
+        """Take in a pod's record after another process (the CLI, an earlier daemon) wrote or removed it.
 
-        If the record is damaged or was removed, the pod is resumed.
+        If the record is damaged or was removed, resume the pod; if it cannot be read, protect the pod.
         """
         try:
             record = ledger.read_record(tracked.cgroup)

@@ -76,7 +76,7 @@ class Distress:
             return False
         before, tracked.oom_kills = tracked.oom_kills, kills
         is_new = before is not None and kills > before
-        if not is_new or not tracked.processes.believes_kill(at_ns):
+        if not is_new or not tracked.processes.take_kill(at_ns):
             return False
         return self._mark(tracked, "a process in it was OOM-killed")
 

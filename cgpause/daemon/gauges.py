@@ -1,4 +1,4 @@
-"""Gauges: figures that the daemon reads each time it publishes, from its own state and a few small files.
+"""Figures that the daemon gathers each time it publishes, from its own state and a few small files.
 
 A figure that cannot be read is left out: a gap in a graph is true, and a 0 is not.
 """

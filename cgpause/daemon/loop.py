@@ -92,7 +92,7 @@ class Loop:
         self.schedule, now = self.intake.take_in(changes, self.schedule, self.headroom, at_ns)
         urgent = urgent or now
         if not stopping and (urgent or at_ns >= self.schedule.sample_at_ns):
-            if urgent or not self._try_rest(at_ns):
+            if urgent or not self._try_keep(at_ns):
                 self._decide(at_ns)
             self.intake.actuator.counts.ticks.observe((now_ns() - at_ns) / NS_PER_S)
         if self.sample is not None:
@@ -101,10 +101,10 @@ class Loop:
         self.publisher.tick(at_ns)
         self.saver.tick(at_ns, self.state.reserve.growths.peaks.known, self.intake.tree.classifier.kinds)
 
-    def _try_rest(self, at_ns: int) -> bool:
+    def _try_keep(self, at_ns: int) -> bool:
         """If the headroom alone shows that the last decision holds, plan the next sample and return True.
 
-        Outside of quiet times while memory is tight, it adjusts memory.high, too.
+        It adjusts memory.high, too, unless memory is tight and a glance was enough.
         """
         if self.sample is None or not (self.schedule.asleep or self.schedule.quiet):
             return False
@@ -112,7 +112,7 @@ class Loop:
             quiet = self.schedule.quiet
             if quiet is not None and self.schedule.tight and not (self.schedule.asleep or self.intake.brake.stalls):
                 least, most = self.sampler.glance()
-                schedule = self.schedule.after_rest(least, at_ns)
+                schedule = self.schedule.after_kept(least, at_ns)
                 if schedule is not None and quiet.holds(most, at_ns):
                     # While memory is tight, `quiet` lasts for a second: memory.high may stay as it is for that long.
                     self.schedule = schedule
@@ -120,7 +120,7 @@ class Loop:
             headroom = self.sampler.headroom()
         except CgpauseError:
             return False
-        schedule = self.schedule.after_rest(headroom.available_bytes, at_ns)
+        schedule = self.schedule.after_kept(headroom.available_bytes, at_ns)
         if schedule is None:
             return False
         self._brake(headroom, at_ns)
@@ -164,9 +164,10 @@ class Loop:
             self.schedule = self.schedule.awake()  # with the next sample, look whether the program runs
 
     def _take_sample(self, tick_ns: int, *, look: bool, details: bool) -> tuple[Sample, Decision]:
-        """Take a sample and decide; before, look for programs and read the pods' details if `look` and `details`.
+        """Take a sample and decide.
 
-        The tick began at `tick_ns`.
+        With `look`, first look for programs. With `details`, add the pods' details to the sample. The tick began at
+        `tick_ns`.
         """
         started_ns, details_ns = time.thread_time_ns(), 0
         due_ns, config = self.schedule.sample_at_ns, self.intake.tree.config

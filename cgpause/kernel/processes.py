@@ -51,7 +51,7 @@ class _Credit:
         self._spent_ns: list[int] = []
 
     def take(self, at_ns: int) -> bool:
-        """Count one more; return False if there were too many."""
+        """Count one more and return True; after _BELIEVED of them count none and return False."""
         self._spent_ns = [spent_ns for spent_ns in self._spent_ns if at_ns - spent_ns < _WINDOW_S * 1_000_000_000]
         if len(self._spent_ns) >= _BELIEVED:
             return False
@@ -76,7 +76,7 @@ class Processes:
         self.doubted = False
         """Whether the last reading found a process that seems to come from outside and was not believed."""
 
-    def believes_kill(self, at_ns: int) -> bool:
+    def take_kill(self, at_ns: int) -> bool:
         """Count an OOM kill in the pod; return False if there were so many that the pod itself may cause them."""
         return self._kills.take(at_ns)
 

@@ -70,7 +70,7 @@ class PsiTriggers:
         return self._kubepods[1] is not None
 
     def on_event(self, fd: int, mask: int) -> bool:
-        """Return True if an epoll event means pressure; EPOLLERR means that the cgroup is gone."""
+        """Return True if an epoll event means pressure. On EPOLLERR (the cgroup is gone) disarm the trigger instead."""
         if mask & select.EPOLLERR:
             self._disarm(fd)  # the next refresh arms it again if the cgroup still exists
             return False

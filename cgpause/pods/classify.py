@@ -47,7 +47,7 @@ class Classifier:
         self._look_at_ns = 0
         """Earliest time of the next look for programs in any pod."""
         self.expects_program = False
-        """Whether a program may start in a pod without an event, as of the last look."""
+        """Whether the next sample must look: a program may start without an event, or a limit has to be read again."""
 
     def classify(self, tracked: TrackedPod, at_ns: int) -> None:
         """Set a pod's kind from all that is known of it now."""
@@ -87,7 +87,9 @@ class Classifier:
         return critical
 
     def check_listening(self, pods: Collection[TrackedPod], at_ns: int, at_once: int = _CHECKED_AT_ONCE) -> None:
-        """Check which of the due pods listen; at most `at_once`, paused pods first, then the longest due.
+        """Check which of the due pods listen, and classify them; at most `at_once`, paused pods first.
+
+        The pods that were due longest come next. What a check finds counts for the workload, too.
 
         Pods that listen already, or have a class from a rule or their own word, are never due. A pod that was paused
         while it started is not due before it has run for STARTING_S. A frozen pod is due once: it may have begun to
@@ -113,9 +115,9 @@ class Classifier:
         self.classify(tracked, at_ns)
 
     def disbelieve_probes(self, tracked: TrackedPod, at_ns: int) -> None:
-        """No longer take processes started in a pod for exec probes: the pod may start so many itself.
+        """Forget that a pod was probed: it may itself start the processes that look like exec probes.
 
-        The pod stops being a service for that reason; its workload stays known as a service.
+        The pod stops being a service for that reason until `note_probe`; its workload stays known as a service.
         """
         if tracked.signs.probed:
             tracked.signs.probed = False

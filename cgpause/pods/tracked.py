@@ -244,9 +244,9 @@ class TrackedPod:
         return self.ends.note_end(self.cgroup, self.pod.workload, exact)
 
     def settle(self, at_ns: int, hold: HoldConfig) -> None:
-        """Spare a pod with new containers: the daemon does not pause it for SPARED_S, or `settle_s` if that is less.
+        """Note that the pod is new or its containers changed, and spare it for SPARED_S, or `settle_s` if that is less.
 
-        The watermark policy leaves the pod alone until all of `settle_s` is over.
+        Until then the daemon does not pause it. The watermark policy leaves it alone for all of `settle_s`.
         """
         self.pod = replace(self.pod, changed_at_ns=at_ns)
         spared_s = min(hold.settle_s, SPARED_S)

@@ -101,8 +101,8 @@ class PodTree:
         Without `facts`, read only the facts of pods without a name: refreshes are frequent when many pods come and go.
         Pods that appear after the first refresh are spared from pauses at first (`TrackedPod.settle`): their cpu.max is
         not set yet when their cgroup appears (measured: systemd writes it up to seconds later).
-        A pod that is paused in a tree that is not in use (kubelet's cgroup driver was changed) stays tracked and
-        protected until it is resumed or gone.
+        A pod that is paused in a tree that is not in use (kubelet's cgroup driver was changed) stays tracked until it
+        is resumed or gone. It is protected, so the next decision ends a pause by the daemon.
         """
         # Sorted, so that pods with equal use are ranked the same way in every run.
         found = {pod.cgroup: pod for pod in sorted(self._discover(), key=lambda pod: pod.cgroup)}

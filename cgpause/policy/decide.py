@@ -111,7 +111,7 @@ class Seen(NamedTuple):
 
 
 def see(state: State, sample: Sample, config: Config) -> Seen:
-    """Take in a sample."""
+    """Return the facts of a sample that a decision needs, with what `state` learns from it."""
     fill = schedule.learn(state.fill, sample.at_ns, sample.headroom)
     tight_below_bytes = _tight_below_bytes(sample, config)
     tight = sample.headroom.available_bytes < tight_below_bytes

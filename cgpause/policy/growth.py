@@ -44,7 +44,7 @@ class Growth(NamedTuple):
     low_ran_ns: int = 0
     """Value of `ran_ns` at `low`."""
     base: int | None = None
-    """Lowest use since the last large drop; None before the first."""
+    """Lowest use since the last large drop of this container, never raised; None before the first such drop."""
     rate: float = 0.0
     """Largest recent growth rate, in bytes per second."""
     started_ns: int = 0

@@ -43,7 +43,7 @@ class Stretch:
     start_ns: int
     resumed_ns: int | None = None
     resumed_by_policy: bool = False
-    """Whether the policy ordered the last resume. If an operator or distress did, the budget counts as spent."""
+    """Whether a decision ordered the last resume, and not for distress. Otherwise the budget counts as spent."""
     turn: bool = False
     """Whether that resume began the pod's turn."""
     starting: bool = False
@@ -115,7 +115,7 @@ def freeze_ns(pod: Pod, how: HowPaused) -> int | None:
 
 
 def is_spent(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> bool:
-    """Whether the daemon has paused a pod for the longest time allowed."""
+    """Whether a pod is paused by the daemon and the budget of its stretch is spent."""
     return paused_by_daemon(pod) and stretch is not None and at_ns >= end_ns(pod, stretch, hold)
 
 
@@ -180,7 +180,7 @@ def end_ns(pod: Pod, stretch: Stretch, hold: HoldConfig) -> int:
 
 
 def max_pause_s(pod: Pod, hold: HoldConfig) -> float:
-    """Return the longest time for which a pod may be paused at a stretch, in s."""
+    """Return the budget of a pod's stretch in s; short runs between two pauses count, too."""
     match pod.kind:
         case PodKind.BATCH:
             return hold.batch_max_pause_s

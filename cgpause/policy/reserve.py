@@ -221,7 +221,7 @@ def step(
     # 3. The cost of the pauses, and the pods that it excuses.
     active = [one for one in demands if one.active]
     waiting = _waiting(active, served)
-    cost = _charge(state, sample, len(active) - len(waiting), waiting, unsafe=served.unsafe)
+    cost = _cost_after(state, sample, len(active) - len(waiting), waiting, unsafe=served.unsafe)
     excused = _excuse(active, waiting, growths, cost.cost_s, left, served.first, is_futile=cost.is_futile)
     places = _with_excused([*(fixed if all_places else ()), *served.places], excused, grantable)
     # 4. The actions, and the next state.
@@ -291,7 +291,7 @@ class _Cost(NamedTuple):
     """Whether no worst demand fits, and the kernel killed FUTILE_KILLS times all the same."""
 
 
-def _charge(state: ReserveState, sample: Sample, running: int, waiting: Sequence[Demand], *, unsafe: bool) -> _Cost:
+def _cost_after(state: ReserveState, sample: Sample, running: int, waiting: Sequence[Demand], *, unsafe: bool) -> _Cost:
     """Return the cost after this sample: `_cost_after_freeing_s` plus the time lost by `waiting` pods; 0 if none waits.
 
     `running` is the number of growing pods that run.

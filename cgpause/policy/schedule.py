@@ -136,7 +136,7 @@ class Schedule(NamedTuple):
         """Return the schedule after a sample that could not be taken."""
         return self.awake()._replace(sample_at_ns=at_ns + BLIND_NS)
 
-    def after_rest(self, available_bytes: int, at_ns: int) -> Schedule | None:
+    def after_kept(self, available_bytes: int, at_ns: int) -> Schedule | None:
         """Return the schedule if the headroom alone shows that the last decision still holds; None if it does not.
 
         If the result is `asleep`, the caller has to set `sample_at_ns`: it asks how long the kernel can be relied on.

@@ -188,7 +188,7 @@ class Counts:
             pause.mechanism = paused.mechanism
 
     def values(self) -> Values:
-        """Return all counters and histograms, under the names of FAMILIES."""
+        """Return the counters and histograms by family, without those of drifts, which `gauges` has."""
         values: Values = {
             "cgpause_pause_failures_total": [Figure((), self.pause_failures)],
             "cgpause_resume_failures_total": [Figure((), self.resume_failures)],

@@ -181,7 +181,7 @@ def test_a_pod_that_signals_itself_is_believed_three_times_in_ten_minutes(
 
 def test_oom_kills_are_believed_three_times_in_ten_minutes_and_hide_no_signal(pod: Cgroup, resident: int) -> None:
     processes = Processes()
-    believed = [minute for minute in range(14) if processes.believes_kill(minute * MINUTES_NS)]
+    believed = [minute for minute in range(14) if processes.take_kill(minute * MINUTES_NS)]
     assert believed == [0, 1, 2, 10, 11, 12]
     os.kill(resident, signal.SIGTERM)
     assert look(pod, processes=processes) is ResumeReason.ENDING

@@ -129,7 +129,7 @@ def test_the_headroom_is_read_in_full_only_if_its_bounds_do_not_suffice(
     loop = resting_loop(bounds, headroom, stalls=stalls)
     loop.schedule = Schedule(quiet=AT_REST, tight=tight)
 
-    assert loop._try_rest(1001 * S) is rests
+    assert loop._try_keep(1001 * S) is rests
     assert len(read) == reads
     assert loop.schedule.sample_at_ns == (1001 * S + S // 4 if rests else 0)
 
@@ -139,7 +139,7 @@ def test_a_daemon_that_sleeps_while_memory_is_tight_plans_its_next_sample() -> N
     loop = resting_loop((60, 60), lambda: Headroom(1000, 60, None, 0), sleep_ns=30 * S)
     loop.schedule = Schedule(quiet=AT_REST, tight=True, asleep=True, tight_below_bytes=55)
 
-    assert loop._try_rest(1001 * S)
+    assert loop._try_keep(1001 * S)
     assert loop.schedule.sample_at_ns == 1031 * S
 
 

@@ -171,19 +171,19 @@ RESTED = Schedule(sample_at_ns=START_NS + S // 4, quiet=QUIET)
     ],
 )
 def test_the_next_sample_without_a_decision(schedule: Schedule, available: int, expected: Schedule | None) -> None:
-    assert schedule.after_rest(available, START_NS) == expected
+    assert schedule.after_kept(available, START_NS) == expected
 
 
 def test_a_sleeping_daemon_reads_the_pods_once_a_minute() -> None:
     """One pod may grow by the bytes that another one frees."""
-    assert asleep().after_rest(TOTAL // 2, START_NS + FAR_LOOK_NS - 1) is not None
-    assert asleep().after_rest(TOTAL // 2, START_NS + FAR_LOOK_NS) is None
+    assert asleep().after_kept(TOTAL // 2, START_NS + FAR_LOOK_NS - 1) is not None
+    assert asleep().after_kept(TOTAL // 2, START_NS + FAR_LOOK_NS) is None
 
 
 def test_a_rest_ends_with_the_time_for_which_the_decision_holds() -> None:
     """The next decision looks for stop signals to paused pods: they are promised an answer within a second."""
     schedule = Schedule(quiet=QUIET._replace(next_sample_ns=QUIET.until_ns))
-    rested = schedule.after_rest(TOTAL - 1, START_NS)
+    rested = schedule.after_kept(TOTAL - 1, START_NS)
     assert rested is not None
     assert rested.sample_at_ns == QUIET.until_ns
 
@@ -196,4 +196,4 @@ def test_a_sample_can_only_be_brought_forward() -> None:
 def test_after_a_failed_sample_nothing_of_the_last_decision_is_relied_on() -> None:
     after = asleep(QUIET).after_failure(START_NS)
     assert after.sample_at_ns == START_NS + BLIND_NS
-    assert after.after_rest(TOTAL - 1, START_NS) is None
+    assert after.after_kept(TOTAL - 1, START_NS) is None

@@ -54,7 +54,7 @@ def test_whatever_is_done_to_a_pod_is_told_once_to_log_and_history(bench: Bench,
     bench.resume("a")
     bench.sacrifice("b")
     bench.pause("c")
-    bench.actuator.adopt(bench.tracked("c"))
+    bench.actuator.log_adopted(bench.tracked("c"))
     bench.actuator.forget(bench.tracked("c").pod)
 
     *told, adopted, gone = lines(caplog)
@@ -109,7 +109,7 @@ def test_what_an_operator_has_taken_over_since_the_last_look_is_left_alone(bench
 
 
 def test_who_adopts_or_forgets_a_pod_that_runs_has_nothing_to_tell(bench: Bench) -> None:
-    bench.actuator.adopt(bench.tracked("a"))
+    bench.actuator.log_adopted(bench.tracked("a"))
     bench.actuator.forget(bench.tracked("a").pod)
 
     assert bench.kept == []
