@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgpause.core.model import Pod, PodKind, PodUsage
-from cgpause.policy.growth import CHARGE_BATCH_BYTES, Growth, Growths, large_bytes, noise_bytes
+from cgpause.policy.growth import (
+    CHARGE_BATCH_BYTES,
+    Growth,
+    Growths,
+    large_bytes,
+    noise_bytes,
+    worthwhile_bytes,
+)
 from cgpause.policy.learn import FLOW_S, FORGOTTEN_RATE, _weights, learn
 
 BATCH = replace(POD, kind=PodKind.BATCH)
@@ -46,7 +53,22 @@ def test_a_large_drop(top: int, noise: int, expected: int) -> None:
     assert large_bytes(top, CAPACITY, noise) == expected
 
 
+@pytest.mark.parametrize(("growing", "expected"), [(0, 1000), (1, 1000), (20, 1000), (21, 952), (40, 500)])
+def test_the_smallest_surge_that_is_worth_a_pause_is_smaller_if_many_pods_grow(growing: int, expected: int) -> None:
+    assert worthwhile_bytes(200_000, growing) == pytest.approx(expected, abs=0.5)
+
+
 # Values of one pod
+
+
+@pytest.mark.parametrize(("started_ns", "ran_ns", "may"), [(0, 0, False), (1, 2 * S - 1, True), (1, 2 * S, False)])
+def test_a_container_may_take_its_first_memory_for_two_seconds(started_ns: int, ran_ns: int, may: bool) -> None:
+    assert growth(50, started_ns=started_ns, ran_ns=ran_ns).may_take_first_memory() is may
+
+
+def test_a_pod_begins_without_peaks_and_drops() -> None:
+    begun = history((0, 50, POD))
+    assert (begun.last_peak, begun.highest_peak, begun.base) == (0, 0, None)
 
 
 def test_the_surge_is_counted_from_the_low() -> None:

@@ -55,6 +55,16 @@ def test_a_workload_that_was_a_service_before_the_daemons_start_may_still_be_sta
     kinds = Kinds({"default/web": True, "default/job": False})
     assert kinds.of_silent("default/web", FIRM_S - 0.1) is PodKind.STARTING
     assert kinds.of_silent("default/web", FIRM_S) is PodKind.BATCH
+    only = Kinds({"default/web": True})
+    assert only.of_silent("default/web", FIRM_S - 0.1) is PodKind.STARTING, "while no workload is certainly batch, too"
+
+
+def test_a_workload_that_is_forgotten_is_as_new(kinds: Kinds) -> None:
+    kinds.note_listening("default/web")
+    for workload in (None, "default/other", "default/web"):
+        kinds.forget(workload)
+    assert kinds.known() == {}
+    assert kinds.of_silent("default/web", 0.0) is PodKind.BATCH
 
 
 def test_a_workload_that_listened_once_stays_a_service(kinds: Kinds) -> None:

@@ -11,7 +11,7 @@ from helpers.nodes import MS, START_NS, Node, S, names, pod, record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpause.config.settings import Config, HoldConfig, WatermarkConfig
+from cgpause.config.settings import Config, HoldConfig, HowPaused, WatermarkConfig
 from cgpause.core.model import Owner, Pause, Pod, PodKind, PodUsage, Policy, Result, Resume, Sacrifice
 from cgpause.policy.decide import Decision, State, decide, rank
 from cgpause.policy.explain import explain
@@ -284,6 +284,15 @@ def test_a_node_full_of_protected_pods_is_looked_at_slowly() -> None:
 def test_while_somebody_is_held_the_next_look_is_a_second_away_at_most() -> None:
     node = Node(WATERMARK).add(pod("a", paused=record(START_NS)))
     assert node.step(10).next_sample_ns <= S
+
+
+def test_a_pod_that_waits_for_its_turn_is_looked_at_each_second_although_its_time_is_over() -> None:
+    node = Node(replace(WATERMARK, mechanism=HowPaused.THROTTLE))
+    for name in "ab":
+        node.add(pod(name, kind=PodKind.BATCH, paused=record(START_NS - 3600 * S)))
+    decision = node.step(10)
+    assert len(decision.actions) == 1
+    assert decision.next_sample_ns > 50 * MS
 
 
 @pytest.mark.parametrize(("left_ms", "next_ms"), [(500, 500), (20, 50), (0, 781.25)])

@@ -10,8 +10,9 @@ from helpers.reserving import CONFIG, NOW, Node, waiting
 
 from cgpause.core.model import PodKind, Policy
 from cgpause.policy.decide import State, decide
+from cgpause.policy.growth import Growths
 from cgpause.policy.hold import Stretch
-from cgpause.policy.reserve import ReserveState, observe, reaction_s
+from cgpause.policy.reserve import ReserveState, _growing_pods, observe, reaction_s
 from cgpause.policy.schedule import Quiet
 
 # Learning at each sample
@@ -109,6 +110,15 @@ def test_closeness_and_the_next_sample() -> None:
     assert Node(free=260).decide().tight is False
     assert Node(free=259.9).decide().tight is True
     assert Node(free=30).add("a", 10, claim=100, rate=100).decide().next_sample_ns == 50 * MS
+
+
+@pytest.mark.parametrize(("moving", "growing", "counted"), [(20, 5, 20), (21, 5, 5), (22, 22, 22)])
+def test_of_many_moving_pods_only_those_that_grow_count(moving: int, growing: int, counted: int) -> None:
+    node = Node(500)
+    for number in range(moving):
+        node.add(f"p{number}", 10, claim=10, known={"flow": float(MIB) if number < growing else 0.0})
+    growths = Growths(node.growths, moving=tuple(node.pods))
+    assert _growing_pods(growths, node.sample()) == counted
 
 
 @pytest.mark.parametrize(("claim", "tight"), [(400, False), (500, True)])

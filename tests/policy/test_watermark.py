@@ -9,7 +9,7 @@ from helpers.nodes import START_NS, TOTAL_BYTES, Node, S, names, pod, record, sa
 
 from cgpause.config.settings import Config, HoldConfig, HowPaused, WatermarkConfig
 from cgpause.core.model import Mechanism, Owner, Pause, PodUsage, Policy, Resume, Sacrifice
-from cgpause.policy.watermark import WatermarkState, step
+from cgpause.policy.watermark import WatermarkState, step, why_it_runs
 
 RULES = WatermarkConfig(upper_pct=90, lower_pct=80, interval_s=1, patience=3, batch=2, sacrifice=True)
 CONFIG = Config(policy=Policy.WATERMARK, watermark=RULES, hold=HoldConfig(max_pause_s=86400))
@@ -297,3 +297,14 @@ def test_manual_pauses_are_neither_resumed_nor_sacrificed_nor_counted() -> None:
     node.at_ns += S
     assert node.step(10).actions == ()
     assert node.held() == {"manual"}
+
+
+@pytest.mark.parametrize(
+    ("used_pct", "text"),
+    [
+        (89.9, "memory use 89.9 % is below upper 90 %"),
+        (90, "rank 3; 2 are paused at a time, and more after 3 intervals of 1 s without improvement"),
+    ],
+)
+def test_it_says_why_a_pod_runs(used_pct: float, text: str) -> None:
+    assert why_it_runs(3, sample(NOW, used_pct), CONFIG) == text

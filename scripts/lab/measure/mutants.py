@@ -49,6 +49,13 @@ TESTS = {
     "ledger/high": ("tests/ledger/test_high.py", "tests/ledger/test_high_damage.py"),
     "ledger/ledger": ("tests/ledger",),
     "ledger/plan": ("tests/ledger",),
+    "policy/decide": (
+        "tests/policy/test_policy.py",
+        "tests/policy/test_freezing.py",
+        "tests/policy/test_turns.py",
+        "tests/policy/test_schedule.py",
+        *_RESERVE,
+    ),
     "policy/demand": ("tests/policy/test_demand.py", "tests/policy/test_demand_unlimited.py"),
     "policy/level": ("tests/daemon/brake",),
     "policy/growth": _GROWTH,
@@ -56,9 +63,17 @@ TESTS = {
     "policy/hold": ("tests/policy/test_hold.py",),
     "policy/kinds": ("tests/policy/test_kinds.py",),
     "policy/peaks": ("tests/policy/test_peaks.py",),
+    "policy/explain": (
+        "tests/policy/test_policy.py",
+        "tests/policy/test_reserve.py",
+        "tests/cli/commands/test_story.py",
+    ),
     "policy/reserve": ("tests/policy/test_sacrifice.py", *_RESERVE),
+    "policy/sacrifice": ("tests/policy/test_sacrifice.py",),
+    "policy/schedule": ("tests/policy/test_schedule.py", "tests/policy/test_policy.py"),
     "policy/serving": ("tests/policy/test_serving.py", *_RESERVE),
     "policy/protect": ("tests/policy/test_protect.py",),
+    "policy/watermark": ("tests/policy/test_watermark.py",),
     "restore": ("tests/restore",),
 }
 """The unit tests of each module of cgpause/; only these run against its mutants."""
