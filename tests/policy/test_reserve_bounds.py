@@ -122,6 +122,8 @@ def test_what_pauses_cost_is_the_time_of_the_pods_that_idle_cpus_could_run() -> 
     assert waiting(7, idle_cpus=0).step(0.5).state.cost_s == 7, "every CPU is busy"
     assert waiting(7, idle_cpus=8).step(0.5).state.cost_s == 7.5, "one pod waits"
     assert waiting(7, idle_cpus=8).add("c", 100, claim=200, paused_s=1).step(0.5).state.cost_s == 8
+    node = waiting(7, idle_cpus=0.5).add("c", 100, claim=200, paused_s=1).add("d", 100, claim=200, paused_s=1)
+    assert node.step(0.5).state.cost_s == 8, "half a CPU runs two pods, so half a CPU could run two of the three"
     assert waiting(7, free=300).step(0.5).state.cost_s == 0, "it is resumed"
     assert waiting(7, claim=1).step(0.5).state.cost_s == 0, "it waits for nothing"
 

@@ -60,6 +60,7 @@ def test_a_node_that_is_safe_again_forgets_that_it_was_not() -> None:
 def test_a_lower_priority_is_sacrificed_first() -> None:
     node = tight(priority=-1).add("b", 200, claim=50, rate=300, paused_s=1, cpu_usage_usec=2_000_000)
     assert node.does()["a"] == "sacrifice"
+    assert node.says("a").startswith("would kill its containers: no headroom left")
 
 
 def test_no_pod_is_sacrificed_while_another_one_may_still_take_memory() -> None:
