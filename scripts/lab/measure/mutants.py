@@ -66,6 +66,7 @@ TESTS = {
     "policy/explain": (
         "tests/policy/test_policy.py",
         "tests/policy/test_reserve.py",
+        "tests/policy/test_sacrifice.py",
         "tests/cli/commands/test_story.py",
     ),
     "policy/reserve": ("tests/policy/test_sacrifice.py", *_RESERVE),
