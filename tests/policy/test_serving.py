@@ -206,6 +206,7 @@ def test_a_first_pod_that_is_alone_leaves_nothing_beyond_its_demand() -> None:
     first = want("a", 100, beyond=20 * MIB)
     assert way([first], 130 * MIB, first, alone=True).slack == 30 * MIB
     assert way([first, want("b", 1)], 130 * MIB, first).slack == 10 * MIB
+    assert served(130, first).left_bytes == 30 * MIB
 
 
 def test_two_of_them_do_not_begin_at_once() -> None:
