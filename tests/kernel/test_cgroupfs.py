@@ -19,7 +19,7 @@ from helpers.trees import open_descriptors
 
 from cgpause.core.errors import BusyError, CgroupGoneError, HostError, KernelReadError, KernelWriteError, MalformedError
 from cgpause.kernel import cgroupfs
-from cgpause.kernel.cgroupfs import MOST_BELOW, Cgroup, find_cgroup_root, read_controllers
+from cgpause.kernel.cgroupfs import MOST_BELOW, Cgroup, DryCgroup, find_cgroup_root, read_controllers
 
 
 @pytest.fixture
@@ -40,6 +40,18 @@ def test_files_are_read_and_written(cgroup: Cgroup, folder: Path) -> None:
     assert (folder / "cpu.max").read_text() == "1000 100000\n"
     assert cgroup.has("cpu.max")
     assert not cgroup.has("cpu.max.burst")
+
+
+def test_a_dry_run_reads_back_what_it_would_write_and_leaves_the_files_alone(cgroup: Cgroup, folder: Path) -> None:
+    with DryCgroup(os.path.dirname(folder), folder.name) as dry, cgroup.locked(wait_s=0), dry.locked(wait_s=0):
+        assert dry.read("cpu.max") == b"max 100000\n"
+        dry.write("cpu.max", "1000 100000")
+        dry.set_xattr("user.cgpause", b"record")
+        assert (dry.read("cpu.max"), dry.get_xattr("user.cgpause")) == (b"1000 100000\n", b"record")
+        dry.remove_xattr("user.cgpause")
+        assert dry.get_xattr("user.cgpause") is None
+    assert (folder / "cpu.max").read_text() == "max 100000\n"
+    assert cgroup.get_xattr("user.cgpause") is None
 
 
 def test_a_missing_cgroup_is_gone(tmp_path: Path) -> None:
