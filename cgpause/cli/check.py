@@ -180,7 +180,10 @@ def _kubepods(tree: PodTree, log_dir: str, config: Config) -> Iterator[Finding]:
         yield Finding("flock", Level.FAIL, str(e), "see who holds it: fuser -v on its cgroup.kill")
     unnamed = sum(tracked.pod.name is None for tracked in tree.pods.values())
     if unnamed:
-        advice = "point --log-dir at the parent of the kubelet's pods/ and containers/ folders"
+        advice = (
+            "point --log-dir at the parent of the kubelet's pods/ and containers/ folders; "
+            "if kubelet has podLogsDir, at a folder with a link pods to that, and containers to /var/log/containers"
+        )
         yield Finding("names", Level.WARN, f"{unnamed} pods have no name in {log_dir}/pods", advice)
     else:
         yield Finding("names", Level.OK, f"all pods have names in {log_dir}/pods")

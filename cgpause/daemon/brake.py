@@ -41,6 +41,11 @@ _SOON_NS = NS_PER_S
 """The same while an old value is in force, which may stall pods."""
 _SLEEP_NS = 30 * NS_PER_S
 """Longest sleep, while the tripwire and PSI wake the daemon or no pod may be paused. PSI misses short stalls."""
+_MOST_ANSWERS = 1000
+"""Answers in an hour to the original value (`Drifts.most_in_all`). With MemoryQoS kubelet sets memory.min of kubepods
+each minute and with each pod that comes or goes; systemd then writes `max` to memory.high, too."""
+_TOLD_ANSWERS = 10
+"""Answers in an hour that are logged as INFO; later ones as DEBUG."""
 _EVENTS = "memory.events.local"
 
 
@@ -54,7 +59,7 @@ class _Root:
     record: high.HighRecord | None = None
     """The record as last written; None while the daemon has no value in force."""
     stall: Stall = field(default_factory=Stall)
-    answered: Drifts = field(default_factory=Drifts)
+    answered: Drifts = field(default_factory=lambda: Drifts(most_in_all=_MOST_ANSWERS))
     retry_at_ns: int = 0
     complaint: str = ""
     """The last trouble that was logged."""
@@ -227,7 +232,8 @@ class Brake:
             _leave(root, at_ns)
             return True
         self.drifts += 1
-        log.info(
+        log.log(
+            logging.INFO if root.answered.count <= _TOLD_ANSWERS else logging.DEBUG,
             "asserted again %s",
             fields(
                 cgroup=cgroup.id.path,

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 _MOST = 10
 """Answers in an hour, of those that count, after which the daemon stops. A second controller uses them up at once."""
-_MOST_IN_ALL = 100
-"""The same for all answers: a controller that polls writes the same value again and again."""
 _WINDOW_NS = 3600 * 1_000_000_000
 _FIGHT_NS = 200_000_000
 """If the other program wrote the original value, the answer counts only if it is the first of the hour, or comes less
@@ -19,6 +17,8 @@ systemd writes the original again at each daemon-reload, and an upgrade of the n
 class Drifts:
     """Number of foreign writes to one file that the daemon answered in the current hour; the first answer begins it."""
 
+    most_in_all: int = 100
+    """As _MOST, for all answers: a controller that polls writes the same value again and again."""
     count: int = 0
     _counted: int = 0
     _since_ns: int = 0
@@ -45,7 +45,7 @@ class Drifts:
 
     def is_enough(self, at_ns: int) -> bool:
         """Whether the answers of this hour are used up, so that the other writer gets the file."""
-        return (self._counted >= _MOST or self.count >= _MOST_IN_ALL) and at_ns <= self.ends_ns
+        return (self._counted >= _MOST or self.count >= self.most_in_all) and at_ns <= self.ends_ns
 
     def give_up(self) -> None:
         """Leave the file to the other writer for the rest of the hour."""

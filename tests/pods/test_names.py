@@ -36,6 +36,13 @@ def test_names_are_read_at_once_while_the_disk_works(tmp_path: Path) -> None:
     assert names().pods == {UID: PodName("default", "web")}
 
 
+def test_links_give_names_where_kubelet_has_another_folder_for_logs(tmp_path: Path) -> None:
+    log_folder(tmp_path / "kubelet", "web")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "pods").symlink_to(tmp_path / "kubelet" / "pods")
+    assert read_names(str(tmp_path / "links")).pods == {UID: PodName("default", "web")}
+
+
 def test_a_disk_that_hangs_delays_one_reading_and_no_other(tmp_path: Path, monkeypatch: Patch, caplog: Log) -> None:
     answers, begun, readings = threading.Event(), threading.Event(), []
 

@@ -79,16 +79,18 @@ def test_whoever_keeps_writing_gets_it(brake: Brake, fake: FakeTree, caplog: Log
     ]
 
 
-def test_an_upgrade_of_the_node_with_dozens_of_daemon_reloads_is_no_fight(brake: Brake, fake: FakeTree) -> None:
-    """systemd writes the original value again at each of them."""
+def test_daemon_reloads_and_the_memory_qos_of_kubelet_are_no_fight(brake: Brake, fake: FakeTree, caplog: Log) -> None:
+    """systemd writes the original value again at each daemon-reload, and whenever kubelet sets memory.min."""
+    caplog.set_level(logging.INFO)
     apply(brake, 10)
-    for number in range(100):
+    for number in range(1000):
         (fake.kubepods / "memory.high").write_text("max\n")
         assert brake.answer_drift((2 + number) * S)
-    assert (in_force(fake), brake.drifts, brake.surrenders) == (TRIPWIRE, 100, 0)
+    assert (in_force(fake), brake.drifts, brake.surrenders) == (TRIPWIRE, 1000, 0)
+    assert sum(r.levelno == logging.INFO and "asserted again" in r.getMessage() for r in caplog.records) == 10
 
     (fake.kubepods / "memory.high").write_text("max\n")
-    brake.answer_drift(200 * S)
+    brake.answer_drift(1200 * S)
     assert (in_force(fake), brake.surrenders) == ("max", 1), "so many are a program that polls"
 
 
