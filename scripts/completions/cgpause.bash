@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Written by scripts/release/completions.py: change that.
-# cgpause answers itself; where it fails, nothing is offered and nothing is said.
-# By name, not "$1": the Tab key shall not run a program that happens to lie in this folder.
+# tests/cli/test_completion.py checks the options and commands that take files and folders.
+# cgpause completes all others itself; if it fails, nothing is offered and no message printed.
+# By name, not "$1": the Tab key must not run a program that happens to lie in this folder.
 
 _cgpause() {
     COMPREPLY=()

@@ -1,5 +1,5 @@
-# Written by scripts/release/completions.py: change that.
-# cgpause answers itself; where it fails, nothing is offered and nothing is said.
+# tests/cli/test_completion.py checks the options and commands that take files and folders.
+# cgpause completes all others itself; if it fails, nothing is offered and no message printed.
 
 complete -c cgpause -f -a '(env _CGPAUSE_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args \
     _TYPER_COMPLETE_ARGS=(commandline -cp | string collect) cgpause 2>/dev/null)'

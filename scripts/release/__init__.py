@@ -1,1 +1,1 @@
-"""Builds the release: the wheel, the Debian package, the container image, the manual pages and the completions."""
+"""Builds the release: the wheel, the Debian package, the container image and the manual pages."""

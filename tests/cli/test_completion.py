@@ -17,14 +17,13 @@ from typing import Self
 
 import pytest
 from helpers.commandline import place, process
-from helpers.generated import current
 from helpers.trees import FakeTree, pause_pod
-from release import completions
+from release.manual import Command, Parameter, commands
 
 from cgpause.core.model import Owner
 
 REPO = Path(__file__).parents[2]
-SCRIPTS = {"_cgpause": completions.zsh, "cgpause.bash": completions.bash, "cgpause.fish": completions.fish}
+SCRIPTS = REPO / "scripts/completions"
 PROMPT = "what now> "
 OPTIONS = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}
 SET_UP = {
@@ -227,12 +226,37 @@ def offered(tree: FakeTree, *words: str) -> list[str]:
     return done.stdout.decode().split()
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_the_scripts_are_current(name: str) -> None:
-    path = REPO / "scripts/completions" / name
+def flags(given: list[Command], wanted: Callable[[Parameter], object]) -> list[str]:
+    options = (option for command in given for option in command.options)
+    return sorted({flag for option in options if wanted(option) for flag in option.flags})
 
-    assert current(path, SCRIPTS[name]()), "run: CGPAUSE_REGENERATE=1 pytest tests/cli/test_completion.py"
-    assert sorted(SCRIPTS) == sorted(path.name for path in path.parent.iterdir())
+
+def is_file(parameter: Parameter) -> bool:
+    """Return True if a parameter's value is a file; an argument is a file unless it refers to pods."""
+    if parameter.flags:
+        return parameter.value.partition(".")[0] == "FILE"
+    return "REF" not in parameter.value and "|" not in parameter.value
+
+
+def test_the_scripts_name_each_option_and_command_that_takes_a_file_or_folder() -> None:
+    """A new one belongs into all three scripts."""
+    taking = [one for one in commands() if any(is_file(each) for each in one.parameters if not each.flags)]
+    others = [one for one in commands() if one not in taking]
+    files, folders = flags(commands(), is_file), flags(commands(), lambda one: one.value == "DIR")
+    names = sorted(command.name.split()[-1] for command in taking)
+    switches = [flag for flag in flags(taking, lambda one: not one.value) if flag not in flags(others, bool)]
+
+    for script, ends in (
+        ("cgpause.bash", (" compopt -o default", "\n", " compopt -o dirnames")),
+        ("_cgpause", (" _files &&", " [[ $PREFIX", " _files -/")),
+    ):
+        text = (SCRIPTS / script).read_text()
+        for words, end in zip((files, names + switches, folders), ends, strict=True):
+            assert f" {' | '.join(words)}){end}" in text, script
+    fish = (SCRIPTS / "cgpause.fish").read_text()
+    for options, end in ((files, "-r -F"), (folders, "-x -a")):
+        assert f"cgpause {' '.join(f'-l {flag[2:]}' for flag in options)} {end}" in fish
+    assert f"'__fish_seen_subcommand_from {' '.join(names)}' -F" in fish
 
 
 def test_no_pod_is_offered_twice(tree: FakeTree) -> None:
