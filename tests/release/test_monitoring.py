@@ -42,6 +42,7 @@ def test_the_table_in_the_manual_is_current() -> None:
     text = MANUAL.read_text(encoding="utf-8")
     before, marker, rest = text.partition("<!-- metrics: ")
     comment, _, _ = rest.partition("\n")
+    assert comment.endswith(" -->"), "else the page shows no table"
     _, end, after = rest.partition("<!-- end of metrics -->")
     expected = f"{before}{marker}{comment}\n\n{table()}\n{end}{after}"
 

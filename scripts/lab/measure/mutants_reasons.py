@@ -9,6 +9,25 @@ _EXACT = "they differ only at exact equality, where both results are right"
 _ORDER = "the members are texts, and this one comes first in the alphabet"
 
 REASONS: dict[str, dict[str, str]] = {
+    "daemon/actuate": {
+        "tracked.damaged, tracked.record_retry_at_ns = True, now_ns() + _RETRY_NS -> "
+        "tracked.damaged, tracked.record_retry_at_ns = True, now_ns() - _RETRY_NS": (
+            "not pinned: the time of the next attempt at a record that cannot be read"
+        ),
+        "if paused.owner is Owner.MANUAL: -> if paused.owner == Owner.MANUAL:": _SAME_MEMBER,
+        "event = replace(event, what=f\"would have {'frozen' if event.what == EventKind.FROZE else event.what}\") -> "
+        "event = replace(event, what=f\"would have {'frozen' if event.what is EventKind.FROZE else event.what}\")": (
+            _SAME_MEMBER
+        ),
+    },
+    "daemon/brake": {
+        "root.level = None  # the next refresh finds the new kubepods root -> "
+        "pass  # the next refresh finds the new kubepods root": "not pinned: one write to a root that is gone",
+        "if now is not None or root.record is not None:  # the record stays after a release that failed -> "
+        "if not now is not None or root.record is not None:  # the record stays after a release that failed": (
+            "not pinned: a level in force has a record, too"
+        ),
+    },
     "kernel/cgroupfs": {
         "return os.open(name, flags | os.O_CLOEXEC, dir_fd=self._fd) -> "
         "return os.open(name, flags ** os.O_CLOEXEC, dir_fd=self._fd)": (
@@ -209,6 +228,14 @@ REASONS: dict[str, dict[str, str]] = {
         ),
     },
     "restore": {
+        "expired = result is not Result.OPERATOR and record is not None and record.owner is Owner.MANUAL -> "
+        "expired = result is not Result.OPERATOR and record is not None and record.owner >= Owner.MANUAL": (
+            "the owners are texts, and this one comes last in the alphabet"
+        ),
+        "with tree_lock(root) if daemon_only else nullcontext(enter_result=False) as stops: -> "
+        "with tree_lock(root) if daemon_only else nullcontext(enter_result=True) as stops:": (
+            "not pinned: the reason that the history gives for a resume of all pods"
+        ),
         "return record.owner is owner or (owner is Owner.DAEMON and expired) -> "
         "return record.owner is owner or (owner == Owner.DAEMON and expired)": _SAME_MEMBER,
     },
