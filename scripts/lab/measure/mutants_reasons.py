@@ -233,9 +233,7 @@ REASONS: dict[str, dict[str, str]] = {
             "the owners are texts, and this one comes last in the alphabet"
         ),
         "with tree_lock(root) if daemon_only else nullcontext(enter_result=False) as stops: -> "
-        "with tree_lock(root) if daemon_only else nullcontext(enter_result=True) as stops:": (
-            "not pinned: the reason that the history gives for a resume of all pods"
-        ),
+        "with tree_lock(root) if daemon_only else nullcontext(enter_result=True) as stops:": ("nothing reads it then"),
         "return record.owner is owner or (owner is Owner.DAEMON and expired) -> "
         "return record.owner is owner or (owner == Owner.DAEMON and expired)": _SAME_MEMBER,
     },
