@@ -95,8 +95,8 @@ class Demand(NamedTuple):
     usage: PodUsage
     used: int
     worst: float
-    """Most that the pod may take before it gives back. Only `need` if it does not grow (not `active`); if its basis is
-    GROWTH, less the more a CPU is idle."""
+    """Most that the pod may take before it gives back. Only `need` if it does not grow (not `active`). With
+    `Basis.GROWTH` it shrinks to `need` as a CPU becomes idle."""
     granted: float
     """Grant: bytes that the pod must be able to take to be started. It is the expected demand while a CPU is idle, the
     worst one while all are busy, a mix in between (`Terms.idle_share`). Of a pod that does not grow: only `need`."""

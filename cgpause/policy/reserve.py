@@ -54,7 +54,8 @@ from cgpause.policy.schedule import fast_ns
 from cgpause.policy.serving import SPARE, Place, Served, place_of, serve
 
 MARGIN_PCT = 1.0
-"""Memory that the policy never grants, in percent of the capacity, on top of kubelet's eviction threshold."""
+"""Memory that the policy never grants, in percent of the capacity, on top of kubelet's eviction threshold. By as much
+may the worst demand of the last first pod exceed the headroom before the decision is unsafe (`serving.serve`)."""
 REACTION_SAMPLES = 2
 """Samples from a pod's growth to its pause: the next sample shows the growth, and the pause comes before the second."""
 BACKOFF_S = 10.0

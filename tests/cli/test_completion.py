@@ -253,6 +253,7 @@ def test_the_scripts_name_each_option_and_command_that_takes_a_file_or_folder() 
         text = (SCRIPTS / script).read_text()
         for words, end in zip((files, names + switches, folders), ends, strict=True):
             assert f" {' | '.join(words)}){end}" in text, script
+    assert sorted(path.name for path in SCRIPTS.iterdir()) == ["_cgpause", "cgpause.bash", "cgpause.fish"]
     fish = (SCRIPTS / "cgpause.fish").read_text()
     for options, end in ((files, "-r -F"), (folders, "-x -a")):
         assert f"cgpause {' '.join(f'-l {flag[2:]}' for flag in options)} {end}" in fish

@@ -63,21 +63,21 @@ def done(decision: Decision) -> list[tuple[str, str]]:
 
 @by_policy
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_it_decides_as_the_daemon_did_until_somebody_was_held(config: Config, seed: int, tmp_path: Path) -> None:
+def test_it_decides_as_the_daemon_did_until_a_pod_was_paused(config: Config, seed: int, tmp_path: Path) -> None:
     moments, decisions, _ = simulated(config, limit_mib=1500, seed=seed)
     first = next(number for number, decision in enumerate(decisions) if decision.actions)
-    held = {uid for what, uid in done(decisions[first]) if what == "Pause"}
-    assert held, "somebody was held, or this shows nothing"
+    paused = {uid for what, uid in done(decisions[first]) if what == "Pause"}
+    assert paused, "a pod was paused, or this shows nothing"
     # Replay only up to the decision: later samples come from a node on which these pods were paused.
     outcome = replay(saved(tmp_path / "x", moments[: first + 1]), config)
 
-    assert {hold.pod.removeprefix("default/") for hold in outcome.pauses} == held
+    assert {pause.pod.removeprefix("default/") for pause in outcome.pauses} == paused
     at_s = T0 + (moments[first].sample.at_ns - moments[0].sample.at_ns) / S
-    assert [hold.start_s for hold in outcome.pauses] == pytest.approx([at_s] * len(held), abs=1e-5)
+    assert [pause.start_s for pause in outcome.pauses] == pytest.approx([at_s] * len(paused), abs=1e-5)
 
 
 @by_policy
-def test_where_nobody_had_to_be_held_nobody_is(config: Config, tmp_path: Path) -> None:
+def test_where_no_pod_has_to_be_paused_none_is(config: Config, tmp_path: Path) -> None:
     moments, decisions, _ = simulated(config, limit_mib=8000)
     assert not [decision for decision in decisions if decision.actions]
     trace = saved(tmp_path / "x", moments)
@@ -85,7 +85,7 @@ def test_where_nobody_had_to_be_held_nobody_is(config: Config, tmp_path: Path) -
 
     assert (outcome.decisions, outcome.pauses, outcome.kills) == (len(moments), (), ())
     assert (guess.pauses, guess.ends_with_kill) == ((), False)
-    assert guess.lowest_bytes == guess.recorded_lowest_bytes, "with nobody held it is the record"
+    assert guess.lowest_bytes == guess.recorded_lowest_bytes, "without a pause it is the record"
 
 
 def test_a_node_that_nobody_watched_is_replayed_under_each_policy(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def filling(kill: bool = True) -> list[TracedSample]:  # noqa: FBT001, FBT002 - 
     return found
 
 
-def test_a_kill_is_told_with_who_was_held_and_who_grew(tmp_path: Path) -> None:
+def test_a_kill_is_told_with_the_pods_that_were_paused_and_grew(tmp_path: Path) -> None:
     outcome = replay(saved(tmp_path / "x", filling()), MARKS)
 
     (kill,) = outcome.kills
@@ -133,9 +133,9 @@ def test_a_kill_is_told_with_who_was_held_and_who_grew(tmp_path: Path) -> None:
     assert (kill.grew, kill.grew_bytes) == ("default/p2", 350 * MIB)
     assert kill.grew_paused_s == kill.paused_s == pytest.approx(3.0)
     assert kill.spared_bytes == 100 * MIB, "from 650 MiB at 5 s to 750 MiB at the last sample before the kill"
-    holds = [(hold.pod, hold.start_s - T0, hold.end_reason) for hold in outcome.pauses]
-    assert holds[0][:2] == ("default/p1", 2.0)
-    assert holds[1] == ("default/p2", 5.0, "a process in it was OOM-killed")
+    pauses = [(pause.pod, pause.start_s - T0, pause.end_reason) for pause in outcome.pauses]
+    assert pauses[0][:2] == ("default/p1", 2.0)
+    assert pauses[1] == ("default/p2", 5.0, "a process in it was OOM-killed")
     assert outcome.forewarned == 1
 
 
@@ -153,7 +153,7 @@ def test_pauses_before_another_kill_are_not_counted_twice(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("calm_s", "lead_s"), [(20, 25.0), (40, None)])
-def test_pauses_belong_together_unless_nobody_is_held_for_long(
+def test_pauses_belong_together_unless_no_pod_is_paused_for_long(
     calm_s: int, lead_s: float | None, tmp_path: Path
 ) -> None:
     full = [moment(t, {ONE: 300, TWO: 550}) for t in range(5)]
@@ -181,14 +181,14 @@ def test_counts_from_before_the_record_are_no_kills(tmp_path: Path) -> None:
     assert replay(trace, MARKS).kills == ()
 
 
-def test_an_estimate_lets_held_pods_stand_still(tmp_path: Path) -> None:
+def test_an_estimate_lets_paused_pods_stand_still(tmp_path: Path) -> None:
     frozen = replace(MARKS, mechanism=HowPaused.FREEZE)
     guess = estimate(saved(tmp_path / "x", filling()), frozen)
 
     # Frozen at 5 s with 650 MiB, it does not take the 100 MiB by which it grows in the record until 7 s.
     assert guess.last_bytes - guess.recorded_last_bytes == 100 * MIB
     assert (guess.until_s, guess.ends_with_kill) == (T0 + 8, True)
-    assert [hold.pod for hold in guess.pauses] == ["default/p1", "default/p2"]
+    assert [pause.pod for pause in guess.pauses] == ["default/p1", "default/p2"]
 
 
 def test_a_pod_that_stood_still_is_there_for_longer(tmp_path: Path) -> None:
@@ -217,32 +217,32 @@ def test_of_a_record_what_lies_behind_its_pod_is_not_kept(steps: list[tuple[int,
         assert len(track) <= 1 + sum(when > own_ns for when, _ in whole)
 
 
-def test_a_gap_ends_what_was_held_and_is_no_time(tmp_path: Path) -> None:
+def test_a_gap_ends_all_pauses_and_is_no_time(tmp_path: Path) -> None:
     trace = saved(tmp_path / "x", [*filling(kill=False), *(moment(t, {ONE: 300, TWO: 400}) for t in range(500, 503))])
     outcome = replay(trace, MARKS)
 
-    assert {hold.end_reason for hold in outcome.pauses} == {"the record has a gap"}
-    assert {hold.end_s for hold in outcome.pauses} == {T0 + 7}
+    assert {pause.end_reason for pause in outcome.pauses} == {"the record has a gap"}
+    assert {pause.end_s for pause in outcome.pauses} == {T0 + 7}
 
 
 def test_pauses_of_the_recording_daemon_are_not_the_replays(tmp_path: Path) -> None:
-    held = replace(TWO, paused=pause_seen(MARKS.mechanism.first, Owner.DAEMON, 0))
+    paused = replace(TWO, paused=pause_seen(MARKS.mechanism.first, Owner.DAEMON, 0))
     mine = replace(ONE, paused=pause_seen(MARKS.mechanism.first, Owner.MANUAL, 0))
-    full = [moment(t, {mine: 300, held: 550}) for t in range(5)]
+    full = [moment(t, {mine: 300, paused: 550}) for t in range(5)]
     outcome = replay(saved(tmp_path / "x", full), MARKS)
 
-    assert [(hold.pod, hold.start_s) for hold in outcome.pauses] == [("default/p2", T0)], (
+    assert [(pause.pod, pause.start_s) for pause in outcome.pauses] == [("default/p2", T0)], (
         "the other one is an operator's"
     )
 
 
-def test_containers_that_change_end_a_hold(tmp_path: Path) -> None:
+def test_containers_that_change_end_a_pause(tmp_path: Path) -> None:
     changed = replace(TWO, changed_at_ns=100 * S)
     moments = [*filling(kill=False), moment(8, {ONE: 300, changed: 760})]
     outcome = replay(saved(tmp_path / "x", moments), MARKS)
 
-    ended: list[ReplayPause] = [hold for hold in outcome.pauses if hold.end_reason == "its containers changed"]
-    assert [hold.pod for hold in ended] == ["default/p2"]
+    ended: list[ReplayPause] = [pause for pause in outcome.pauses if pause.end_reason == "its containers changed"]
+    assert [pause.pod for pause in ended] == ["default/p2"]
 
 
 def test_growth_that_the_record_has_is_no_reason_to_freeze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def silences(runs: Iterable[Span], pauses: Iterable[Span], starts_s: float = 0.0
     """Return the lengths in s of all times in which a pod did not answer: paused, or without a container that answers.
 
     `runs` are the lives of the pod's containers, in order. Each container answers after `starts_s`. Before the first
-    one nothing expects an answer. `pauses` are the pod's pauses.
+    one nothing expects an answer.
     """
     ran = list(runs)
     gaps = [(before[1], min(after[0] + starts_s, after[1])) for before, after in pairwise(ran)]
