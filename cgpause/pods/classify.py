@@ -62,7 +62,9 @@ class Classifier:
         """
         tracked.signs.started_ns, tracked.signs.paused_ns = at_ns, 0
         self.assume_program(tracked)
-        self.expects_program |= tracked.sums_limits  # the next look reads the limit of the new container
+        tracked.forget_containers_limits()
+        if tracked.limit_due and tracked.own_limit_bytes is None:
+            self.expects_program = True  # the next look reads the limit of the new container
         self._begin_starting(tracked, at_ns)
 
     def assume_program(self, tracked: TrackedPod) -> None:

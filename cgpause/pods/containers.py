@@ -52,22 +52,27 @@ def _read_oom_group(pod: Cgroup, name: str) -> bool:
 
 
 def limit_bytes(pod: Cgroup) -> int | None:
-    """Return the sum of the memory limits of a pod's containers; None if one has no limit, or none is there.
+    """Return the bytes that a pod's present containers may use, with the memory that ended ones have left in it.
 
-    kubelet gives a pod no limit if one of its containers has none, also an init container that has ended
-    (ResourceConfigForPod in pkg/kubelet/cm). The sandbox has no limit either: it is the oldest cgroup, is tiny, and its
-    memory.oom.group is 0. CRI-O makes no sandbox, but its monitor of a container can be in the pod.
+    It is None if a container has no limit, or none is there.
+
+    kubelet keeps the limit of a pod for its whole life, although it may come from an init container that has ended: no
+    limit if that had none, or a larger one than those of the present containers (ResourceConfigForPod in
+    pkg/kubelet/cm). The sandbox has no limit either: it is the oldest cgroup, is tiny, and its memory.oom.group is 0.
+    CRI-O makes no sandbox, but its monitor of a container can be in the pod.
     """
     total = 0
     try:
+        left = parse_number(pod.read("memory.current"), "memory.current")
         children = [child for child in pod.children(most=MOST_BELOW) if not is_monitor(child[0])]
         for number, (name, _) in enumerate(sorted(children, key=itemgetter(1))):
             with pod.child(name) as cgroup:
                 limit = parse_limit(cgroup.read("memory.max"), "memory.max")
-                used = parse_number(cgroup.read("memory.current"), "memory.current") if limit is None else 0
+                used = parse_number(cgroup.read("memory.current"), "memory.current")
             if limit is None and (number or used > _SANDBOX_BYTES or _read_oom_group(pod, name)):
                 return None
             total += limit or 0
+            left -= used
     except CgpauseError:  # a container has just ended, or cannot be read
         return None
-    return total or None
+    return total + max(left, 0) if total else None

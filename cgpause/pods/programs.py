@@ -6,6 +6,7 @@ While its image is pulled and in its back-off, a pod waits for minutes.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from cgpause.core.clock import NEVER_NS, NS_PER_S
@@ -13,7 +14,6 @@ from cgpause.core.errors import CgpauseError
 from cgpause.core.parse import parse_number
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.listening import look_inside
-from cgpause.pods.containers import limit_bytes
 from cgpause.pods.discover import is_populated
 from cgpause.pods.tracked import CREATING_S, SPARED_S, TrackedPod
 
@@ -34,8 +34,8 @@ instructions."""
 def look_for_program(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
     """Set `Pod.no_program`, and spare the pod while a runtime works beside a program.
 
-    If the containers' limits are summed up, also read them again. `watched` is whether inotify reports new
-    containers. Return True if a program was seen.
+    If the containers' limits are due, also read them. `watched` is whether inotify reports new containers. Return True
+    if a program was seen.
     """
     signs = tracked.signs
     if at_ns < signs.look_at_ns or at_ns < tracked.pod.spared_until_ns:
@@ -50,8 +50,9 @@ def look_for_program(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
         signs.node_critical = signs.node_critical or inside.node_critical
         if inside.runtime and not no_program and is_new:
             tracked.spare(at_ns + int(SPARED_S * NS_PER_S))
-        if inside.program and tracked.sums_limits:  # the new container has its limit by now
-            tracked.pod = replace(tracked.pod, memory_max_bytes=limit_bytes(tracked.cgroup))
+        if inside.program and tracked.limit_due:  # the new container has its limit by now
+            with suppress(CgpauseError):  # the next refresh of its facts says what is wrong
+                tracked.pod = replace(tracked.pod, memory_max_bytes=tracked.read_limit())
     if no_program is not tracked.pod.no_program:
         tracked.pod = replace(tracked.pod, no_program=no_program)
     # A new pod is looked at in each sample. An older one rests: an event reports its next container.

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from cgpause.config.settings import HoldConfig, PodClass
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError
-from cgpause.core.model import Ended, Owner, OwnWord, Pod, PodUsage
-from cgpause.core.parse import parse_flat_keyed, parse_reclaimable, parse_shmem
+from cgpause.core.model import Ended, Owner, OwnWord, Pod, PodUsage, QosClass
+from cgpause.core.parse import parse_flat_keyed, parse_limit, parse_reclaimable, parse_shmem
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.processes import Processes
 from cgpause.ledger.ledger import read_record
+from cgpause.pods.containers import limit_bytes
 from cgpause.pods.ends import Ends
 from cgpause.policy.drifts import Drifts
 from cgpause.policy.growth import CHARGE_BATCH_BYTES
@@ -106,9 +107,12 @@ class TrackedPod:
     """Whether this process runs in the pod; None while unknown. A pod in which it runs, or may run, is protected."""
     current_fd: int = -1
     """Descriptor on memory.current; -1 while the file cannot be opened."""
+    own_limit_bytes: int | None = None
+    """The pod's own memory.max when last read; None: no limit."""
     sums_limits: bool = False
-    """Whether `pod.memory_max_bytes` is the sum of the containers' limits, because the pod itself has none. In a
-    BestEffort pod no container has a limit."""
+    """Whether `pod.memory_max_bytes` is what the present containers may use, because the pod's own limit is higher."""
+    limit_due: bool = False
+    """Whether the containers' limits are unknown: one has started or ended since, or has none."""
     usage: PodUsage | None = None
     """The usage in the last sample; None before the first one, and after a failed read."""
     oom_kills: int | None = None
@@ -196,12 +200,32 @@ class TrackedPod:
             self.seen = SeenInPause(since_ns)
         return self.seen
 
+    def read_limit(self) -> int | None:
+        """Read how much memory the pod may use, in bytes: its own limit, or less if its present containers' is less.
+
+        None: it has no limit. Raises CgroupGoneError, KernelReadError or MalformedError if memory.max cannot be read.
+        """
+        self.own_limit_bytes = own = parse_limit(self.cgroup.read("memory.max"), "memory.max")
+        if self.pod.qos is QosClass.BEST_EFFORT:  # none of its containers has a limit
+            return own
+        present = limit_bytes(self.cgroup)
+        self.limit_due = present is None
+        self.sums_limits = present is not None and (own is None or present < own)
+        return present if self.sums_limits else own
+
+    def forget_containers_limits(self) -> None:
+        """Let the pod's own limit count, if it has one, until a program is seen in the container that comes next."""
+        self.limit_due = self.pod.qos is not QosClass.BEST_EFFORT
+        if self.sums_limits and self.own_limit_bytes is not None:
+            self.sums_limits = False
+            self.pod = replace(self.pod, memory_max_bytes=self.own_limit_bytes)
+
     def exceeds_limit(self) -> bool:
         """Return True if the last sample has more use than the pod's limit, which then was raised since it was read."""
         usage, limit = self.usage, self.pod.memory_max_bytes
         if usage is None or limit is None:
             return False
-        # Beside its containers, a pod without a limit of its own may have any amount of page cache.
+        # Beside its containers, the pod may have any amount of page cache.
         return (usage.used_bytes if self.sums_limits else usage[0]) > limit
 
     def is_stat_due(self, at_ns: int) -> bool:

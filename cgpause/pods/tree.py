@@ -17,14 +17,13 @@ from cgpause.config.settings import Config, PodClass
 from cgpause.core.cgroup_names import CgroupDriver
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, CgroupGoneError
-from cgpause.core.model import CgroupId, Ended, Pod, QosClass
-from cgpause.core.parse import parse_cpu_usage, parse_limit
+from cgpause.core.model import CgroupId, Ended, Pod
+from cgpause.core.parse import parse_cpu_usage
 from cgpause.core.pod_names import Names, workload_of
 from cgpause.kernel.cgroupfs import Cgroup, DryCgroup
 from cgpause.kernel.environment import strongest
 from cgpause.kernel.logfmt import fields
 from cgpause.pods.classify import Classifier
-from cgpause.pods.containers import limit_bytes
 from cgpause.pods.discover import PodCgroup, find_kubepods, is_populated, list_pods, paused_cgroups
 from cgpause.pods.names import read_names
 from cgpause.pods.own_pod import holds_us, own_pod_uid
@@ -166,10 +165,7 @@ class PodTree:
                 tracked.holds_us = self.own_pod is None and holds_us(cgroup, pod.uid, self._own_uid)
             if tracked.current_fd < 0:
                 tracked.current_fd = cgroup.open("memory.current")
-            memory_max_bytes = parse_limit(cgroup.read("memory.max"), "memory.max")
-            tracked.sums_limits = memory_max_bytes is None and pod.qos is not QosClass.BEST_EFFORT
-            if tracked.sums_limits:
-                memory_max_bytes = limit_bytes(cgroup)
+            memory_max_bytes = tracked.read_limit()
             tracked.marks = _read_marks(cgroup)
         except CgroupGoneError:
             trouble = "its cgroup is gone"  # the next refresh drops it

@@ -106,24 +106,32 @@ def test_a_kernel_without_cgroup_kill_is_an_error_that_says_so(folder: Path, pod
 
 
 @pytest.mark.parametrize(
-    ("children", "expected"),
+    ("used", "children", "expected"),
     [
-        pytest.param([], None, id="nothing"),
-        pytest.param([("max", 400)], None, id="sandbox"),
-        pytest.param([("max", 400), ("5000", 9000)], 5000, id="container"),
-        pytest.param([("max", 400), ("5000", 9000), ("3000", 0)], 8000, id="two-containers"),
-        pytest.param([("max", 400), ("5000", 9000), ("max", 0)], None, id="one-without-a-limit"),
-        pytest.param([("5000", 9000), ("3000", 0)], 8000, id="without-a-sandbox"),
-        pytest.param([("max", 3 << 20), ("3000", 0)], None, id="without-a-sandbox-and-a-limit"),
-        pytest.param([("max", 400), ("5000", 9000), (None, 0)], None, id="unreadable"),
+        pytest.param(0, [], None, id="nothing"),
+        pytest.param(400, [("max", 400)], None, id="sandbox"),
+        pytest.param(4400, [("max", 400), ("5000", 4000)], 5000, id="container"),
+        pytest.param(4300, [("max", 400), ("5000", 4000)], 5000, id="read-while-it-grew"),
+        pytest.param(5500, [("max", 400), ("5000", 4000)], 6100, id="an-ended-one-left-memory"),
+        pytest.param(4400, [("max", 400), ("5000", 4000), ("3000", 0)], 8000, id="two-containers"),
+        pytest.param(4400, [("max", 400), ("5000", 4000), ("max", 0)], None, id="one-without-a-limit"),
+        pytest.param(4000, [("5000", 4000), ("3000", 0)], 8000, id="without-a-sandbox"),
+        pytest.param(3 << 20, [("max", 3 << 20), ("3000", 0)], None, id="without-a-sandbox-and-a-limit"),
+        pytest.param(4400, [("max", 400), ("5000", 4000), (None, 0)], None, id="unreadable"),
     ],
 )
-def test_the_limit_of_a_pod_without_one_is_the_sum_of_its_containers(
-    pod: Cgroup, folder: Path, monkeypatch: Patch, children: list[tuple[str | None, int]], expected: int | None
+def test_the_limits_of_containers_are_summed_up(
+    pod: Cgroup,
+    folder: Path,
+    monkeypatch: Patch,
+    used: int,
+    children: list[tuple[str | None, int]],
+    expected: int | None,
 ) -> None:
-    for number, (limit, used) in enumerate(children):
+    (folder / "memory.current").write_text(f"{used}\n")
+    for number, (limit, own) in enumerate(children):
         (folder / f"c{number}").mkdir()
-        (folder / f"c{number}/memory.current").write_text(f"{used}\n")
+        (folder / f"c{number}/memory.current").write_text(f"{own}\n")
         if limit is not None:
             (folder / f"c{number}/memory.max").write_text(f"{limit}\n")
     listed = [(f"c{number}", number) for number in range(len(children))]

@@ -160,6 +160,12 @@ def test_pods_in_which_something_listens_are_services_and_all_others_batch(pods:
     }
 
 
+def assert_is_64_mib(limit: int | None) -> None:
+    """Assert that a limit is 64 MiB, with the memory that is in no container: here at most some kernel memory."""
+    assert limit is not None
+    assert 64 << 20 <= limit < 66 << 20
+
+
 def test_the_limit_of_a_pod_without_one_is_that_of_its_container(pods: Pods) -> None:
     """kubelet gives a pod no limit if an init container has none, also when that has ended."""
     limited, init = pods.add("limited", "none"), pods.add("init", "none")
@@ -168,7 +174,20 @@ def test_the_limit_of_a_pod_without_one_is_that_of_its_container(pods: Pods) -> 
         (scope_of(pod, "container") / "memory.max").write_text(str(64 << 20))
     scope_of(init, "init").mkdir()  # a container without a limit
 
-    assert {name: limit for name, (*_, limit, _) in pods.look().items()} == {"limited": 64 << 20, "init": None}
+    limits = {name: limit for name, (*_, limit, _) in pods.look().items()}
+    assert limits["init"] is None
+    assert_is_64_mib(limits["limited"])
+
+
+def test_the_limit_of_a_pod_is_that_of_its_container_where_an_init_container_made_it_larger(pods: Pods) -> None:
+    """kubelet gives a pod the limit of its largest init container for its whole life."""
+    pod = pods.add("large-init", "none")
+    (pod / "memory.max").write_text(str(512 << 20))
+    assert {limit for *_, limit, _ in pods.look().values()} == {512 << 20}, "its container has none"
+    (scope_of(pod, "container") / "memory.max").write_text(str(64 << 20))
+
+    (limit,) = (limit for *_, limit, _ in pods.look().values())
+    assert_is_64_mib(limit)
 
 
 def test_a_pod_that_kubelet_calls_critical_for_the_node_is_protected(pods: Pods) -> None:
