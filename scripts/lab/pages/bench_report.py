@@ -1,4 +1,4 @@
-"""Writes performance.json and .md from the JSON of `lab.measure.bench`, `command_cost` and `slowdown`.
+"""Writes performance.json and .md from the JSON of `lab.measure.bench`, `dashboard` and `slowdown`.
 
 No figure in them is typed by hand.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from lab.pages.report import Report, group_by, table
 from lab.vm.host import commit_of
 
-_KEYS = {"bench": "runs", "top": "tops", "slowdown": "slowdown", "trace": "trace"}
+_KEYS = {"bench": "runs", "top": "tops", "slowdown": "slowdown"}
 """Key in performance.json of each kind of result."""
 _CPU = {"CPU % of one core": "cpu_pct"}
 _MEMORY = {"resident MiB": "rss_mib", "seconds": "seconds"}
@@ -23,11 +23,10 @@ _WHERE = {"plain": "native, ordinary tree", "real": "VM, real cgroups"}
 
 def render(results: dict[str, Any]) -> str:
     """Return the report as Markdown; `results` is the content of performance.json."""
-    runs, tops, slowdown, trace = (results[key] for key in _KEYS.values())
+    runs, tops, slowdown = (results[key] for key in _KEYS.values())
     named = [(_WHERE[run["tree"]], run) for run in runs]
     named.append(("VM, under a quota", slowdown))
     named += [(f"{_WHERE[top['tree']]}, the dashboard", top) for top in tops]
-    named.append((f"{_WHERE[trace['tree']]}, a recording", trace))
     ticks = [(where, tick | _ratios(tick)) for where, run in named[: len(runs)] for tick in run["tick"]]
     lines = [
         "# Cost of cgpause",
@@ -87,7 +86,6 @@ def render(results: dict[str, Any]) -> str:
             ((_WHERE[run["tree"]], run["reaction"]) for run in runs),
         ),
         *_tops(tops),
-        *_trace(trace),
         *_slowdown(slowdown),
     ]
     return "\n".join([*lines, ""])
@@ -118,31 +116,6 @@ def _tops(tops: list[dict[str, Any]]) -> list[str]:
                 for top in tops
                 for size in top["sizes"]
             ),
-        ),
-    ]
-
-
-def _trace(trace: dict[str, Any]) -> list[str]:
-    return [
-        "",
-        "## A recording",
-        "",
-        f"`cgpause lab record` ([trace.md](../trace.md)) with {trace['pods']} pods, after its start, packed. The CPU",
-        "time is the whole process's. A host that is busy with other work makes that CPU time longer, for caches and",
-        "cores are shared: its load average, of the minute before, is how busy it was.",
-        "",
-        *_table(
-            {
-                "load": "load",
-                "host's load average": "load_average",
-                "samples per s": "samples_per_s",
-                **_CPU,
-                "µs a sample": "sample_us",
-                "bytes a pod-hour": "bytes_per_pod_hour",
-                "MiB a day": "node_mib_per_day",
-                "seconds": "seconds",
-            },
-            ((_WHERE[trace["tree"]], load) for load in trace["loads"]),
         ),
     ]
 
