@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,7 +19,6 @@ from cgpause.core.model import CgroupId, Pod, QosClass
 from cgpause.kernel.logfmt import fields
 from cgpause.ledger import high, record
 from cgpause.pods.kubeletconfig import parse_thresholds
-from cgpause.telemetry.trace.decode import BadLineError, Decoder
 
 MOST_64_BIT = 2**64
 SPLICES = st.binary(max_size=8) | st.sampled_from(
@@ -155,35 +153,7 @@ _ENTRIES = (
     b"web_default_nginx-" + b"a" * 64 + b".log",
 )
 
-_TRACE = (
-    b'{"cgpause_trace":1,"version":"0","time":1.5,"at":9,"interval":1.0,"quantum":65536,"hashed":false}',
-    b'{"pod":0,"uid":"u","inode":7,"qos":"Burstable","namespace":"a","name":"b","max":9,"paused":["freeze","manual",5]}',
-    b'{"t":0,"h":[9,8,1],"a":7,"u":2,"d":0,"m":[0,3],"r":[0,1],"c":[0,5],"o":[0,1],"w":[0,1]}',
-)
-
-
-def _trace(data: bytes) -> bool:
-    """Decode the bytes as a line after a header, a pod and a sample, then the same sample; return True if accepted."""
-    decoder = Decoder()
-    for line in _TRACE:
-        decoder.feed(line)
-    said, moments = "", []
-    try:
-        moments = [decoder.feed(data)]
-    except BadLineError as e:
-        said = str(e)
-    else:
-        with suppress(BadLineError):  # the bytes may be a header, or may have advanced the time
-            moments.append(decoder.feed(_TRACE[2]))
-    assert said.isprintable()
-    for moment in filter(None, moments):
-        assert moment.sample.headroom.node_total_bytes > 0
-        assert all(pod.label.isprintable() and amount >= 0 for amount, pod in moment.sample.pods)
-    return not said
-
-
 TARGETS = {
-    "trace": Target(_trace, (*_TRACE, b'{"gone":0}', b'{"t":1,"m":[0,4]}')),
     "numbers": Target(partial(_parsed, _number), (b"max\n", b"4096\n", b"18446744073709551615\n")),
     "cpu.max": Target(partial(_parsed, _cpu_max), (b"max 100000\n", b"1000 100000\n")),
     "memory.stat": Target(

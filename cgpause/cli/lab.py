@@ -1,4 +1,4 @@
-"""`cgpause lab`: the commands that try policies on simulated or recorded nodes, with no daemon."""
+"""`cgpause lab`: policies on simulated nodes, with no daemon."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from typing import Annotated
 import typer
 
 from cgpause.cli.context import Globals
-from cgpause.cli.exits import exits, fail, seconds
-from cgpause.cli.usage import Command, Format, Group, JsonOutput, Output
-from cgpause.core.errors import Exit, printable
-from cgpause.core.model import Policy
+from cgpause.cli.exits import exits
+from cgpause.cli.usage import Command, Format, Group, Output
 from cgpause.offline.simulate import Arm
 
 app = typer.Typer(
     cls=Group,
-    help="Try policies on simulated and recorded nodes.",
+    help="Try policies on simulated nodes.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -91,88 +89,3 @@ def simulate(
         print_json(values)
     else:
         table.print_simulation(values, wide=output is Format.WIDE)
-
-
-@_command("cgpause lab record --for 1h node.jsonl.gz")
-def record(
-    context: typer.Context,
-    file: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[FILE]", help="Trace file, gzip if it ends in .gz (default: a new file in this folder)."
-        ),
-    ] = None,
-    duration: Annotated[
-        str | None, typer.Option("--for", metavar="TIME", help="End after this time (default: when interrupted).")
-    ] = None,
-    interval: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Between two samples (default: 1s); a fifth of it while memory is tight."),
-    ] = None,
-    max_size: Annotated[
-        int,
-        typer.Option(
-            "--max-size",
-            metavar="MIB",
-            min=1,
-            max=128,
-            help="Largest size in MiB (default: 64, at most 128); then the oldest quarter is deleted.",
-            show_default=False,
-        ),
-    ] = 64,
-    hash_names: Annotated[bool, typer.Option("--hash-names", help="Write hashes for names and UIDs.")] = False,
-) -> None:
-    """Record the memory of this node and its pods into a file.
-
-    It needs no daemon and writes only that file, which cgpause lab replay reads.
-    """
-    from cgpause.cli import trace as command
-    from cgpause.telemetry.trace.values import LONGEST_INTERVAL_S
-
-    given: Globals = context.obj
-    for_s, interval_s = seconds(duration, "--for"), seconds(interval, "--interval")
-    if interval_s is not None and interval_s > LONGEST_INTERVAL_S:
-        fail(f"--interval {printable(interval or '')}: longer than a day", Exit.USAGE)
-    with exits():
-        for line in command.record(
-            given.root(),
-            given.log_dir,
-            given.config(),
-            path=file,
-            interval_s=interval_s,
-            for_s=for_s,
-            max_mib=max_size,
-            hash_names=hash_names,
-        ):
-            typer.echo(line)
-
-
-@_command("cgpause lab replay node.jsonl.gz")
-def replay(
-    context: typer.Context,
-    trace: Annotated[str, typer.Argument(metavar="TRACE", help="A file of cgpause lab record.")],
-    policy: Annotated[
-        list[Policy] | None,
-        typer.Option(
-            metavar="|".join(Policy), help="Only this policy (repeat for several; default: all).", show_default=False
-        ),
-    ] = None,
-    output: JsonOutput = None,
-) -> None:
-    """Show what each policy would have decided on a recorded node.
-
-    It shows the pods that a policy would have paused, how long before each OOM kill, and an estimate of the memory that
-    this would have saved. The policies are those of the daemon, with the options of the configuration. The growth of a
-    pod that a policy would have paused is unknown from then on.
-    """
-    from cgpause.cli import trace as command
-    from cgpause.cli.output import print_json
-
-    given: Globals = context.obj
-    with exits():
-        policies = list(dict.fromkeys(policy or Policy))
-        values = command.replayed(trace, policies, given.config())
-    if output is not None:
-        print_json(values)
-    else:
-        command.show(values)

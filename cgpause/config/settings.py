@@ -338,7 +338,7 @@ class Config:
         ),
         "sampling": "removed, the daemon samples every 50 ms to 30 s as memory requires: delete this section",
         "throttle.period_us": "removed, the period is always 100 ms: delete this line, and give quota_us for 100 ms",
-        "trace": "removed, `cgpause lab record` records a node: delete this section (docs/trace.md)",
+        "trace": "removed, a dry run shows what cgpause would do on a node: delete this section (docs/operations.md)",
     }
     """Sections and options of earlier versions, each with the message for a file that still sets it."""
 

@@ -1,1 +1,1 @@
-"""Policies on simulated and recorded nodes; no cgroup is touched."""
+"""Policies on simulated nodes; no cgroup is touched."""

@@ -1,1 +1,1 @@
-"""Reports what the daemon does: events, history, Prometheus metrics and traces."""
+"""Reports what the daemon does: events, history and Prometheus metrics."""

@@ -7,7 +7,7 @@ _cgpause() {
     COMPREPLY=()
     case $3 in
         --config | --export) compopt -o default ;;
-        bug-report | record | replay | simulate | --hash-names | --keep-names | --list)
+        bug-report | simulate | --keep-names | --list)
             if [[ $2 == -* ]]; then _cgpause "$1" "$2" ''; else compopt -o default; fi
             ;;
         --cgroup-root | --log-dir | --run-dir | --state-dir) compopt -o dirnames ;;

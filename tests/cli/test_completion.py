@@ -165,9 +165,6 @@ def test_tab_completes_the_files_of_commands_and_their_options(shell: Shell) -> 
     words = shell.called(f"cgpause top --export {shell.tree.folder}/rep\ta.svg --once")
     assert words == ["top", "--export", f"{folder}/a.svg", "--once"]
     assert shell.called(f"cgpause bug-report --k\t{folder}/m") == ["bug-report", "--keep-names", f"{folder}/m"]
-    (shell.tree.folder / "node.trace").write_text("")
-    words = shell.called(f"cgpause lab replay {shell.tree.folder}/nod\t")
-    assert words == ["lab", "replay", f"{shell.tree.folder}/node.trace"]
 
 
 @pytest.mark.parametrize("name", OPTIONS)

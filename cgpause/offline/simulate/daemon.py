@@ -16,11 +16,13 @@ from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import (
     Action,
+    CpuMax,
     Ended,
     Freeze,
     Mechanism,
     Owner,
     Pause,
+    PauseRecord,
     Pod,
     PodKind,
     PodUsage,
@@ -36,7 +38,6 @@ from cgpause.policy.decide import Decision, State, decide
 from cgpause.policy.growth import CHARGE_BATCH_BYTES
 from cgpause.policy.kinds import FIRM_S, Kinds
 from cgpause.policy.schedule import Quiet
-from cgpause.telemetry.trace.values import pause_seen
 
 if TYPE_CHECKING:
     from cgpause.offline.simulate.node import SimNode
@@ -236,7 +237,8 @@ class SimDaemon:
     def _hold(self, pod: SimPod, facts: Pod, mechanism: Mechanism, reason: str) -> None:
         assert facts.paused is None
         pod.pauses.append((self._engine.now_s, None))
-        paused = pause_seen(mechanism, Owner.DAEMON, self._now_ns(), reason)
+        unlimited = CpuMax(None, 100_000)  # policies read no value that a resume restores
+        paused = PauseRecord(mechanism, Owner.DAEMON, reason, self._now_ns(), None, unlimited, 0, None)
         pod.facts = replace(facts, paused=paused)
         self._engine.regroup(pod)
 

@@ -58,7 +58,7 @@ def test_the_list_of_commands_fits_80_columns() -> None:
         ("bug-report", " [FILE.tar.gz]"),
         ("top", ""),
         ("status", " [REF...]"),
-        ("lab replay", " TRACE"),
+        ("lab simulate", " [WORKLOAD.toml]..."),
     ],
 )
 def test_usage_has_arguments_as_they_are_written(name: str, arguments: str) -> None:

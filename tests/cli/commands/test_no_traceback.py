@@ -35,8 +35,6 @@ OTHER_COMMANDS = [
     ["config"],
     ["config", "--check"],
     ["lab", "simulate", "bad"],
-    ["lab", "record", "/nonexistent/node.trace"],
-    ["lab", "replay", "bad"],
     ["run"],
     ["metrics", "--once"],
     ["bug-report", "/nonexistent/report.tar.gz"],

@@ -1,1 +1,0 @@
-"""Replay of a recorded node under a policy, and reports of it."""
