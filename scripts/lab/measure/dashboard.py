@@ -37,20 +37,9 @@ _STEP_S = 0.25
 _LIMIT = 4 * GIB
 
 
-class _Usage:
-    """Meter of a process's CPU time, from the meter's creation on."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._before_ns, self._began_s = self._cpu_ns(), time.monotonic()
-
-    def _cpu_ns(self) -> int:
-        return int(Path(f"/proc/{self._pid}/schedstat").read_text().split()[0])
-
-    def figures(self) -> tuple[int, float, float]:
-        """Return the CPU time in ns and the elapsed seconds so far, and the resident memory now in MiB."""
-        used_ns, took_s = self._cpu_ns() - self._before_ns, time.monotonic() - self._began_s
-        return used_ns, took_s, round(psutil.Process(self._pid).memory_info().rss / MIB, 1)
+def _cpu_ns(pid: int) -> int:
+    """Return the CPU time of a process so far."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
 
 
 def _grow(tree: BenchTree) -> None:
@@ -94,9 +83,10 @@ def measure_top(tree: BenchTree, columns: int, lines: int) -> dict[str, Any]:
     os.close(child)
     try:
         _run_for(SETTLE_S, tree, fd)
-        usage = _Usage(process.pid)
+        before_ns, began_s = _cpu_ns(process.pid), time.monotonic()
         sent = _run_for(SECONDS, tree, fd)
-        used_ns, took_s, rss_mib = usage.figures()
+        used_ns, took_s = _cpu_ns(process.pid) - before_ns, time.monotonic() - began_s
+        rss_mib = round(psutil.Process(process.pid).memory_info().rss / MIB, 1)
         os.write(fd, b"q")
         _run_for(2.0, tree, fd)
     finally:

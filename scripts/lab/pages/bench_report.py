@@ -16,8 +16,6 @@ from lab.vm.host import commit_of
 
 _KEYS = {"bench": "runs", "top": "tops", "slowdown": "slowdown"}
 """Key in performance.json of each kind of result."""
-_CPU = {"CPU % of one core": "cpu_pct"}
-_MEMORY = {"resident MiB": "rss_mib", "seconds": "seconds"}
 _WHERE = {"plain": "native, ordinary tree", "real": "VM, real cgroups"}
 
 
@@ -110,7 +108,14 @@ def _tops(tops: list[dict[str, Any]]) -> list[str]:
         "tree kubepods is nearly full and a quarter of the pods grow; the real cgroups are idle.",
         "",
         *_table(
-            {"pods": "pods", "terminal": "terminal", **_CPU, "sent, bytes per s": "sent_bytes_per_s", **_MEMORY},
+            {
+                "pods": "pods",
+                "terminal": "terminal",
+                "CPU % of one core": "cpu_pct",
+                "sent, bytes per s": "sent_bytes_per_s",
+                "resident MiB": "rss_mib",
+                "seconds": "seconds",
+            },
             (
                 (_WHERE[top["tree"]], {"pods": top["pods"], "terminal": f"{size['columns']}x{size['lines']}", **size})
                 for top in tops
