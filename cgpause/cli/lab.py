@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -21,11 +20,7 @@ app = typer.Typer(
 _MOST_SEEDS = 10_000
 
 
-def _command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    return app.command(cls=Command, rich_help_panel="Commands", epilog=f"Example: {example}")
-
-
-@_command("cgpause lab simulate --preset paper-2g-150")
+@app.command(cls=Command, rich_help_panel="Commands", epilog="Example: cgpause lab simulate --preset paper-2g-150")
 def simulate(
     context: typer.Context,
     workload: Annotated[

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 

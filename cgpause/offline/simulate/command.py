@@ -16,7 +16,7 @@ from cgpause.core.errors import UsageError
 from cgpause.core.memory_units import mib
 from cgpause.core.model import Policy
 from cgpause.offline import parallel
-from cgpause.offline.progress import bars, counted
+from cgpause.offline.progress import bar
 from cgpause.offline.simulate import Arm
 from cgpause.offline.simulate.load import Load
 from cgpause.offline.simulate.presets import PRESETS
@@ -63,8 +63,7 @@ def compare(
         HostError: a process was killed.
     """
     runs = [(load, arm, seed) for load in loads for arm in arms for seed in seeds]
-    with bars() as begin:
-        more = counted(begin, "jobs", sum(load.count for load, _, _ in runs))
+    with bar("jobs", sum(load.count for load, _, _ in runs)) as more:
         outcomes = parallel.do_all(
             partial(_outcome, config), runs, min(processes, len(runs)), lambda run: more(run[0].count)
         )
