@@ -15,12 +15,11 @@ from typing import Annotated, TextIO, cast
 import typer
 
 from cgpause import __version__
-from cgpause.cli import lab
 from cgpause.cli.completion import AnyPod, OnePod, PausablePods, PausedPods, Pods, offer_namespaces
 from cgpause.cli.context import Globals
 from cgpause.cli.exits import exits, fail, seconds
 from cgpause.cli.stream import Stream
-from cgpause.cli.usage import Command, Group, JsonOutput, Output
+from cgpause.cli.usage import Command, Format, Group, JsonOutput, Output
 from cgpause.core.errors import Exit, printable
 from cgpause.core.model import Mechanism
 from cgpause.core.paths import (
@@ -30,6 +29,7 @@ from cgpause.core.paths import (
     DEFAULT_RUN_DIR,
     DEFAULT_STATE_DIR,
 )
+from cgpause.offline.simulate import Arm
 
 app = typer.Typer(
     cls=Group,
@@ -45,6 +45,7 @@ _ACT = "Act by hand"
 _NODE = "The node and the daemon"
 _OF_PODS = ("status", "explain", "history", "pause", "resume")
 """The commands that --namespace limits."""
+_MOST_SEEDS = 10_000
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes; write nothing.")]
 
 
@@ -348,7 +349,70 @@ def run(
     os.execv(sys.executable, [sys.executable, "-P", "-m", "cgpause.daemon", *options])
 
 
-app.add_typer(lab.app, name="lab", rich_help_panel="Try policies without a daemon")
+@_command("Try policies without a daemon", "cgpause simulate --preset paper-2g-150")
+def simulate(
+    context: typer.Context,
+    workload: Annotated[
+        list[str] | None, typer.Argument(metavar="[WORKLOAD.toml]...", help="The nodes and jobs to simulate.")
+    ] = None,
+    preset: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A built-in workload (repeat for several); --list shows them, and * and ? stand for any letters.",
+            show_default=False,
+        ),
+    ] = None,
+    policy: Annotated[
+        list[Arm] | None,
+        typer.Option(
+            metavar="|".join(Arm), help="Only this policy (repeat for several; default: all).", show_default=False
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Seed of all random choices (default: 1).", show_default=False)
+    ] = 1,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=_MOST_SEEDS,
+            help="Number of seeds, from --seed on: mean, lowest and highest (default: 1).",
+            show_default=False,
+        ),
+    ] = 1,
+    processes: Annotated[
+        int | None,
+        typer.Option("--jobs", metavar="N", min=1, help="Simulations at a time (default: one for each CPU)."),
+    ] = None,
+    list_presets: Annotated[bool, typer.Option("--list", help="Print the names of the built-in workloads.")] = False,
+    output: Output = None,
+) -> None:
+    """Simulate workloads under each policy, without a node.
+
+    It shows restarts, times, memory use and pauses. It needs no cgroups and changes none. The policies are those of the
+    daemon, with the options of the configuration.
+    """
+    from cgpause.cli import simulated as table
+    from cgpause.cli.output import print_json
+    from cgpause.offline import parallel
+    from cgpause.offline.simulate import command
+    from cgpause.offline.simulate.presets import PRESETS
+
+    if list_presets:
+        typer.echo("\n".join(PRESETS))
+        return
+    given: Globals = context.obj
+    with exits():
+        loads = command.choose(workload or [], preset or [])
+        arms = list(dict.fromkeys(policy or Arm))
+        some = range(seed, seed + seeds)
+        values = command.compare(loads, arms, given.config(), some, processes or parallel.cpus())
+    if output is Format.JSON:
+        print_json(values)
+    else:
+        table.print_simulation(values, wide=output is Format.WIDE)
 
 
 def main() -> None:

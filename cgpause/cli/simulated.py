@@ -1,4 +1,4 @@
-"""The tables of `cgpause lab simulate`: for each workload the figures of each policy, and of each group of pods."""
+"""The tables of `cgpause simulate`: for each workload the figures of each policy, and of each group of pods."""
 
 from __future__ import annotations
 

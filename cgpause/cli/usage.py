@@ -64,9 +64,7 @@ class Group(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
         """Parse the arguments; global options may stand after the command too, as kubectl allows."""
-        if ctx.parent is None:
-            args = _options_first(args, self.params, is_complete=not ctx.resilient_parsing)
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, _options_first(args, self.params, is_complete=not ctx.resilient_parsing))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
         """Write the commands, panel by panel, and then the options."""

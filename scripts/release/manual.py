@@ -109,18 +109,11 @@ def commands() -> list[Command]:
     registered = app.registered_callback
     assert registered is not None
     found = [Command("", "", tuple(_parameters(registered.callback, group.params)))]
-    return [*found, *_below(group, "")]
-
-
-def _below(group: Any, before: str) -> Iterator[Command]:  # noqa: ANN401 - as above
-    """Yield the commands of a group, and those of the groups in it."""
     for name, one in group.commands.items():
-        if hasattr(one, "commands"):
-            yield from _below(one, f"{before}{name} ")
-        else:
-            parameters = tuple(_parameters(one.callback, one.params))
-            example = (one.epilog or "").removeprefix("Example: ")
-            yield Command(f"{before}{name}", inspect.getdoc(one.callback) or "", parameters, example)
+        parameters = tuple(_parameters(one.callback, one.params))
+        example = (one.epilog or "").removeprefix("Example: ")
+        found.append(Command(name, inspect.getdoc(one.callback) or "", parameters, example))
+    return found
 
 
 def _parameters(function: Any, parsed: Iterable[Any]) -> Iterator[Parameter]:  # noqa: ANN401 - a command's function

@@ -135,7 +135,6 @@ def tree(tmp_path: Path) -> FakeTree:
         pytest.param("pause -n default w\t", ["pause", "-n", "default", "web"], id="of-a-namespace"),
         pytest.param("status -n d\t", ["status", "-n", "default"], id="a-namespace-after-the-command"),
         pytest.param("status --names\tdefault", ["status", "--namespace", "default"], id="a-global-option"),
-        pytest.param("lab sim\t", ["lab", "simulate"], id="command-of-a-group"),
         pytest.param("history --pod default/b\t", ["history", "--pod", "default/batch-7"], id="any"),
     ],
 )
@@ -161,7 +160,7 @@ def test_tab_completes_the_files_of_commands_and_their_options(shell: Shell) -> 
     folder = f"{shell.tree.folder}/reports"
 
     assert shell.called(f"cgpause bug-report {shell.tree.folder}/rep\tmine") == ["bug-report", f"{folder}/mine"]
-    assert shell.called(f"cgpause lab simulate {shell.tree.folder}/rep\tmine") == ["lab", "simulate", f"{folder}/mine"]
+    assert shell.called(f"cgpause simulate {shell.tree.folder}/rep\tmine") == ["simulate", f"{folder}/mine"]
     words = shell.called(f"cgpause top --export {shell.tree.folder}/rep\ta.svg --once")
     assert words == ["top", "--export", f"{folder}/a.svg", "--once"]
     assert shell.called(f"cgpause bug-report --k\t{folder}/m") == ["bug-report", "--keep-names", f"{folder}/m"]
@@ -203,7 +202,7 @@ def test_fish_offers_the_same(tree: FakeTree, tmp_path: Path) -> None:
     assert f"{tree.log_dir}/" in fish_offers(f"cgpause --log-dir {tree.folder}/l", env)
     assert f"{tmp_path}/home/" in fish_offers(f"cgpause --config {tmp_path}/h", env)
     assert f"{tmp_path}/home/" in fish_offers(f"cgpause bug-report {tmp_path}/h", env)
-    assert f"{tmp_path}/home/" in fish_offers(f"cgpause lab simulate {tmp_path}/h", env)
+    assert f"{tmp_path}/home/" in fish_offers(f"cgpause simulate {tmp_path}/h", env)
     assert f"{tmp_path}/home/" in fish_offers(f"cgpause top --export {tmp_path}/h", env)
     assert fish_offers("cgpause bug-report --k", env) == ["--keep-names"]
 
@@ -240,7 +239,7 @@ def test_the_scripts_name_each_option_and_command_that_takes_a_file_or_folder() 
     taking = [one for one in commands() if any(is_file(each) for each in one.parameters if not each.flags)]
     others = [one for one in commands() if one not in taking]
     files, folders = flags(commands(), is_file), flags(commands(), lambda one: one.value == "DIR")
-    names = sorted(command.name.split()[-1] for command in taking)
+    names = sorted(command.name for command in taking)
     switches = [flag for flag in flags(taking, lambda one: not one.value) if flag not in flags(others, bool)]
 
     for script, ends in (

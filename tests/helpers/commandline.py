@@ -49,14 +49,6 @@ CONTENTS: dict[str, bytes | str | None] = {
 }
 
 
-def all_commands(group: object, before: str = "") -> dict[str, Any]:
-    """Return every command of a group by its words, with the groups in it and the group itself."""
-    found = {before: group}
-    for name, command in getattr(group, "commands", {}).items():
-        found |= all_commands(command, f"{before} {name}".strip())
-    return found
-
-
 def invoke(*args: str) -> Result:
     """Run the command in this process and return its result; fail the test on any traceback."""
     result = CliRunner().invoke(app, args)

@@ -165,7 +165,7 @@ def test_nothing_is_simulated_any_longer_once_the_command_has_ended(how: signal.
     listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     interruptible = f"{listen}; from cgpause.cli.main import main; main()"
     with subprocess.Popen(
-        [sys.executable, "-c", interruptible, "lab", "simulate", str(workload), "--jobs", "2"],
+        [sys.executable, "-c", interruptible, "simulate", str(workload), "--jobs", "2"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as command:

@@ -1,4 +1,4 @@
-"""`cgpause lab simulate`: workloads under several policies, as values, with progress."""
+"""`cgpause simulate`: workloads under several policies, as values, with progress."""
 
 from __future__ import annotations
 

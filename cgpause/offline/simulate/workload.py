@@ -1,4 +1,4 @@
-"""The options of a workload file for `cgpause lab simulate`; `presets` has the built-in workloads.
+"""The options of a workload file for `cgpause simulate`; `presets` has the built-in workloads.
 
 This module has no postponed annotations: `options` needs the types themselves.
 """

@@ -53,7 +53,7 @@ def render(results: dict[str, Any]) -> str:
     lines = [
         "# How far the simulation is from the kernel",
         "",
-        "Written by `scripts/bench simulation`, which simulates it again; do not edit. `cgpause lab simulate` runs the",
+        "Written by `scripts/bench simulation`, which simulates it again; do not edit. `cgpause simulate` runs the",
         "policies themselves, on nodes, containers, kernel and kubelet that are modelled in virtual time. Here it runs",
         f"the {trials} trials of [evaluation.md](evaluation.md) that end at kubepods' limit: the same jobs",
         "with the same allocations, the same admission and back-off, the same configuration of the daemon.",

@@ -45,7 +45,7 @@ def test_the_commands_of_a_page_run(page: Path, tree: FakeTree, tmp_path: Path, 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "execv", lambda *_: None)  # `cgpause run` becomes the daemon
     for words in commands(page):
-        name = words[1] if words[0] == "lab" else words[0]
+        name = words[0]
         if name == "simulate":
             continue  # below, with its output
         result = run(tree, *words, *(["--once"] if name == "top" else []))  # else it ends at a key only
@@ -54,7 +54,7 @@ def test_the_commands_of_a_page_run(page: Path, tree: FakeTree, tmp_path: Path, 
 
 @pytest.mark.parametrize(
     "block",
-    [lines for lines in blocks(REPO / "docs/simulate.md") if lines[0].startswith("$ cgpause lab simulate")],
+    [lines for lines in blocks(REPO / "docs/simulate.md") if lines[0].startswith("$ cgpause simulate")],
     ids=lambda block: block[0],
 )
 def test_a_simulation_of_the_manual_has_the_output_shown(block: list[str], tmp_path: Path, monkeypatch: Patch) -> None:

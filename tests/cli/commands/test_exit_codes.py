@@ -102,7 +102,7 @@ def two_webs(bench: Bench) -> None:
 
 Arrange = Callable[[Bench], None]
 EXITS: list[tuple[int, Arrange, list[str]]] = [
-    (0, nothing, ["--version", "--help", "pause --help", "check", "explain", "lab simulate --list"]),
+    (0, nothing, ["--version", "--help", "pause --help", "check", "explain", "simulate --list"]),
     (0, nothing, ["status", "status -ojson", "config", "config --check"]),
     (0, nothing, ["pause web", "pause web web db", "resume web guarded", "resume --all --dry-run"]),
     (0, paused, ["pause web", "resume web"]),

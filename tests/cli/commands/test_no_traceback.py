@@ -34,7 +34,7 @@ OTHER_COMMANDS = [
     ["explain", "bad"],
     ["config"],
     ["config", "--check"],
-    ["lab", "simulate", "bad"],
+    ["simulate", "bad"],
     ["run"],
     ["metrics", "--once"],
     ["bug-report", "/nonexistent/report.tar.gz"],

@@ -1,4 +1,4 @@
-"""`cgpause lab simulate`: its output, its reproducibility, and its errors for a bad workload."""
+"""`cgpause simulate`: its output, its reproducibility, and its errors for a bad workload."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def workload(tmp_path: Path) -> str:
 
 
 def compared(*args: str) -> dict[str, Any]:
-    return json_of("lab", "simulate", *args, "--jobs", "1")
+    return json_of("simulate", *args, "--jobs", "1")
 
 
 def simulated(*args: str) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def test_all_policies_are_compared_on_the_same_jobs(workload: str) -> None:
 
 def test_the_same_seeds_give_the_same_bytes_whatever_runs_at_a_time(workload: str) -> None:
     first, again, other = (
-        invoke("lab", "simulate", workload, "--seed", seed, "--seeds", "2", "--jobs", jobs, "-ojson").stdout_bytes
+        invoke("simulate", workload, "--seed", seed, "--seeds", "2", "--jobs", jobs, "-ojson").stdout_bytes
         for seed, jobs in (("7", "1"), ("7", "3"), ("8", "1"))
     )
     assert first == again != other
@@ -104,7 +104,7 @@ def test_only_the_policies_asked_for_are_run(workload: str) -> None:
 def test_the_configuration_is_what_the_policies_are_given(workload: str, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text('policy = "watermark"\nmechanism = "freeze"\n')
-    values = json_of("--config", str(config), "lab", "simulate", workload, "--policy", "reserve")
+    values = json_of("--config", str(config), "simulate", workload, "--policy", "reserve")
     assert values["mechanism"] == "freeze"
     (policy,) = values["workloads"][0]["policies"]
     assert policy["mean"]["freezes"] == 0, "that counts pods frozen because they grew while throttled"
@@ -131,7 +131,7 @@ def test_services_and_daemonsets_are_told_apart_from_jobs(tmp_path: Path) -> Non
     ]
     assert groups["web"]["late"] is not None
     assert groups["web"]["finished_mean_s"] is groups["agent"]["late"] is groups["large"]["longest_silence_s"] is None
-    rows = [line.split() for line in invoke("lab", "simulate", path, "--policy", "reserve").stdout.splitlines()[-4:]]
+    rows = [line.split() for line in invoke("simulate", path, "--policy", "reserve").stdout.splitlines()[-4:]]
     assert [row[0] for row in rows] == list(groups)
     assert [row.count("-") for row in rows] == [5, 5, 1, 2]
 
@@ -160,7 +160,7 @@ def test_several_seeds_give_mean_lowest_and_highest(workload: str) -> None:
         min(restarts),
         max(restarts),
     ]
-    lines = invoke("lab", "simulate", workload, "--policy", "none", "--seed", "3", "--seeds", "4").stdout.splitlines()
+    lines = invoke("simulate", workload, "--policy", "none", "--seed", "3", "--seeds", "4").stdout.splitlines()
     assert "seeds 3 to 6" in lines[0]
     assert f"{sum(restarts) / 4:.1f} ({min(restarts)}-{max(restarts)})" in lines[2]
 
@@ -172,7 +172,7 @@ def test_workloads_and_presets_stand_in_the_order_given(workload: str) -> None:
 
 
 def test_presets_are_listed_and_are_the_papers() -> None:
-    names = invoke("lab", "simulate", "--list").stdout.split()
+    names = invoke("simulate", "--list").stdout.split()
     assert names == list(PRESETS)
     for size, jobs in ((2, 100), (4, 50), (8, 25)):
         for pct in (100, 150):
@@ -238,7 +238,7 @@ def test_a_bad_workload_is_named_with_place_value_and_what_is_allowed(
     old: str, new: str, said: str, tmp_path: Path
 ) -> None:
     path = save(tmp_path, WORKLOAD.replace(old, new) if old else WORKLOAD + new)
-    result = invoke("lab", "simulate", path)
+    result = invoke("simulate", path)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"cgpause: {path}")
     assert said in result.stderr
