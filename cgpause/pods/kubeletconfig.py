@@ -22,11 +22,14 @@ from cgpause.kernel import wholefile
 from cgpause.kernel.background import BackgroundReader
 from cgpause.kernel.logfmt import fields
 from cgpause.pods.kubelet import KubeletFlags, KubeletProcess
+from cgpause.pods.refresh_times import CALM_REFRESH_NS
 
 log = logging.getLogger(__name__)
 
 _LOOK_NS = 10 * NS_PER_S
-"""Interval between two looks at the files."""
+"""Interval between two looks at the files while memory is tight. Else it is CALM_REFRESH_NS: a look starts a thread,
+which wakes the daemon six times (measured). A threshold that was raised meanwhile is found in time, because memory is
+tight long before it has all gone (`decide.TIGHT_PCT`)."""
 _DEFAULT_BYTES = 100 * MIB
 _UNKNOWN_RATIO = 0.025
 """Largest share (0 to 1) of the capacity for the assumed default, if no configuration can be read: 100 MiB of 4 GiB."""
@@ -68,12 +71,11 @@ class KubeletThresholds:
 
     def __init__(self, path: str | None = None) -> None:
         """Read them; a `path` counts instead of the flags of the kubelet that runs."""
-        self.due_ns = 0
-        """Time of the next look."""
         self._kubelet = KubeletProcess() if path is None else None
         self._flags = KubeletFlags() if path is None else KubeletFlags(path)
         self._files: list[tuple[str, int, int, int]] = []
-        self._at_ns = 0
+        self._at_ns = -CALM_REFRESH_NS
+        """Time of the last look."""
         self._look(0)
         self.thresholds = self._latest = read_thresholds(self._flags)
         """The thresholds, for `eviction_bytes`; `_latest` is the thread's."""
@@ -81,12 +83,14 @@ class KubeletThresholds:
             self._read_again, self._latest, what="kubelet's configuration", where=path or "kubelet"
         )
 
-    def follow(self, at_ns: int) -> bool:
-        """Have the thresholds read again if they may have changed; return whether they have. An error is logged only.
+    def follow(self, at_ns: int, *, tight: bool) -> bool:
+        """If a look is due, have the thresholds read again; return whether they have changed. An error is logged only.
 
-        kubeadm writes the file after the node has booted.
+        `tight` is whether memory is tight. kubeadm writes the file after the node has booted.
         """
-        self.due_ns, self._at_ns = at_ns + _LOOK_NS, at_ns
+        if at_ns < self._at_ns + (_LOOK_NS if tight else CALM_REFRESH_NS):
+            return False
+        self._at_ns = at_ns
         before, self.thresholds = self.thresholds, self._again()
         return self.thresholds != before
 

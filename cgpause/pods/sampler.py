@@ -54,9 +54,12 @@ class Sampler:
         """`memory.current` of kubepods at that time, less the sum of its pods'."""
         self._kubelet = KubeletThresholds(kubelet_config)
 
-    def follow_kubelet(self, at_ns: int) -> bool:
-        """Have kubelet's thresholds read again if a look is due; return whether they have changed."""
-        return at_ns >= self._kubelet.due_ns and self._kubelet.follow(at_ns)
+    def follow_kubelet(self, at_ns: int, *, tight: bool) -> bool:
+        """Have kubelet's thresholds read again if a look is due; return whether they have changed.
+
+        `tight` is whether memory is tight.
+        """
+        return self._kubelet.follow(at_ns, tight=tight)
 
     def close(self) -> None:
         """Close all descriptors."""

@@ -76,7 +76,9 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: Patch) -> No
         psi=SimpleNamespace(on_kubepods=True),
         sleep_ns=quiet,
     )
-    sampler = SimpleNamespace(sample=read, kubepods=SimpleNamespace(current_bytes=0), follow_kubelet=lambda _: False)
+    sampler = SimpleNamespace(
+        sample=read, kubepods=SimpleNamespace(current_bytes=0), follow_kubelet=lambda _, **__: False
+    )
     parts = {name: cast(Any, part) for name in ("epoll", "status", "publisher")}
     parts["saver"] = cast(Any, saver)
     loop = Loop(**parts, signals=0, intake=cast(Any, intake), sampler=cast(Any, sampler), state=State(), release=quiet)
