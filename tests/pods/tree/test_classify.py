@@ -94,6 +94,27 @@ def test_a_batch_pod_is_asked_again_after_10_s_and_a_service_never(fake: FakeTre
     assert asked.pods == [late]
 
 
+def test_the_older_a_silent_pod_the_rarer_it_is_checked(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+    """The checks of 110 pods every 10 s took most of the CPU time under pressure."""
+    asked.answers[str(fake.add_pod("job"))] = False
+    (tracked,) = tree.refresh(0)[0]
+
+    def times(start_s: int, end_s: int) -> list[int]:
+        found = []
+        for at_s in range(start_s, end_s):
+            asked.pods.clear()
+            tree.read_details(at_s * S)
+            found += [at_s] * len(asked.pods)
+        return found
+
+    assert times(1, 300) == [10, 20, 40, 80, 140, 200, 260]
+    tracked.pod = replace(tracked.pod, paused=record(300 * S))
+    assert times(300, 325) == [300, 310, 320], "a pause may be long if it does not listen"
+    tree.note_container_change(tracked, 325 * S)
+    tracked.clear_pause(325 * S)
+    assert times(325, 400) == [335, 345, 365], "its new container may begin to listen"
+
+
 def test_a_container_that_starts_may_yet_listen(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
     """Otherwise a slow container would be paused for minutes before it listens, at each of its starts."""
     slow, known = str(fake.add_pod("slow")), str(fake.add_pod("known"))
