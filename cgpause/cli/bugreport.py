@@ -1,34 +1,100 @@
-"""`cgpause bug-report`: the facts for a bug report in one archive, with hashes in place of names.
-
-`evidence` collects the parts; a part that fails has the reason in its place. `redact` replaces the names.
-"""
+"""`cgpause bug-report`: the output of some commands in one archive, with hashes in place of names (`core.redact`)."""
 
 from __future__ import annotations
 
 import gzip
 import io
-import json
 import os
 import re
 import secrets
+import shlex
 import signal
+import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass
 
 from cgpause import __version__
 from cgpause.cli.context import Globals
-from cgpause.cli.evidence import MAX_BYTES, Document, collect, configuration_of, read_text, sources_of
 from cgpause.config.render import render_config
 from cgpause.config.settings import Config
-from cgpause.core.errors import KernelWriteError, UsageError, printable
-from cgpause.core.redact import HiddenNames, names_in_labels, redact, redact_values, users_in
+from cgpause.core.errors import ConfigError, KernelWriteError, UsageError, printable
+from cgpause.core.redact import Redactor, names_in
 from cgpause.pods.names import read_names
 
 FOLDER = "cgpause-bug-report"
-_README = "README.txt"
+MAX_BYTES = 2 << 20
+"""Size limit of one part's output, of which the end is kept."""
+_PART_S = 30.0
 _MISSING = "not collected: "
+# Named properties only: the unit's text may have passwords, in Environment= or in a comment.
+_UNITS = (
+    "systemctl show --property=Id,LoadState,ActiveState,SubState,Result,UnitFileState,FragmentPath,DropInPaths,"
+    "NeedDaemonReload,NRestarts,MainPID,ExecMainStatus,ExecMainStartTimestamp,StatusText,ControlGroup,MemoryCurrent,"
+    "MemoryMin,MemoryMax,CPUUsageNSec,TasksCurrent,OOMScoreAdjust,CapabilityBoundingSet,ReadWritePaths,WatchdogUSec "
+    "cgpause.service cgpause-metrics.service"
+)
+_BOOT_OPTIONS = (
+    r"(psi|cgroup[._a-z0-9]*|swapaccount|systemd\.(unified|legacy)[._a-z0-9]*|init_on_[a-z]+|transparent_hugepage|"
+    r"lockdown|mitigations|nohz[_a-z]*|isolcpus|maxcpus|mem|numa[_a-z]*|hugepages[_a-z]*)(=.*)?"
+)
+_KUBEPODS = (
+    r".*kubepods[^/]*/(cgroup\.(controllers|subtree_control|stat)|cpu\.(max|stat)|"
+    r"memory\.(current|max|high|swap\.max|events|pressure))"
+)
+_PACKAGES = (
+    "from importlib.metadata import distributions as all; names = 'typer click rich psutil inotify-simple'.split(); "
+    "[print(one.name, one.version) for one in all() if str(one.name).lower().replace('_', '-') in names]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file of the archive: its name, its description, and the command for the shell that prints it."""
+
+    name: str
+    about: str
+    command: str
+
+
+def parts_of(given: Globals, options: list[str]) -> list[Part]:
+    """Return the parts of a report; `options` are the global options for commands of cgpause."""
+    python = f"{shlex.quote(sys.executable)} -P"  # without modules from the current folder, as in `cgpause run`
+    cgpause = f"{python} -m cgpause {shlex.join(options)}"
+    root, path = shlex.quote(os.path.abspath(given.cgroup_root or "/sys/fs/cgroup")), given.history_path
+    events = f"tail -qn 1000 -- {shlex.join((f'{path}.1', path))}" if path else f"{cgpause} history"
+    journal = "journalctl --no-pager --no-hostname --utc -o short-iso-precise -n 2000 --unit"
+    return [
+        Part(
+            "version.txt",
+            "versions of cgpause, Python, packages and operating system",
+            f"exec 2>&1; {cgpause} --version; {python} -VV; {python} -c {shlex.quote(_PACKAGES)}; "
+            "dpkg-query -W cgpause; grep ^PRETTY_NAME= /etc/os-release; systemctl --version | head -n 1",
+        ),
+        Part(
+            "kernel.txt",
+            "kernel, CPUs, boot options that matter here, cgroup mounts",
+            f"exec 2>&1; uname -srvm; nproc; tr ' ' '\\n' </proc/cmdline | grep -xE '{_BOOT_OPTIONS}'; "
+            "grep -E ' - cgroup2? ' /proc/self/mountinfo",
+        ),
+        Part("memory.txt", "/proc/meminfo, /proc/pressure", "tail -vn +1 /proc/meminfo /proc/pressure/*"),
+        Part(
+            "cgroups.txt",
+            "limits and statistics of kubepods",
+            f"find {root} -maxdepth 3 -regextype posix-extended -regex '{_KUBEPODS}' -exec grep -H '' {{}} +",
+        ),
+        Part("check.json", "cgpause check -o json", f"{cgpause} check -o json"),
+        Part("config.toml", "cgpause config, without comments", f"{cgpause} config | grep '^[^#]'"),
+        Part("status.json", "cgpause status -o json", f"{cgpause} status -o json"),
+        Part("explain.json", "cgpause explain -o json", f"{cgpause} explain -o json"),
+        Part("history.jsonl", "the last 1000 events in each file of the history", events),
+        Part("unit.txt", "systemctl show of both units", _UNITS),
+        Part("journal.txt", "the last 2000 lines of the daemon's log", f"{journal} cgpause.service"),
+        Part("metrics-journal.txt", "the same of cgpause-metrics.service", f"{journal} cgpause-metrics.service"),
+    ]
 
 
 def name_file(path: str | None) -> str:
@@ -45,13 +111,12 @@ def name_file(path: str | None) -> str:
     return path
 
 
-def write(given: Globals, file: str, *, keep_names: bool) -> Iterator[str]:
+def write(given: Globals, options: list[str], file: str, *, keep_names: bool) -> Iterator[str]:
     """Write the report; yield the lines to print about it.
 
     Raises:
         KernelWriteError: the file exists already, or cannot be written; no partial file remains.
     """
-    at = time.time()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # or a partial file would remain
     try:
         # First, so that a wrong path fails before the parts are collected. O_EXCL also refuses a link.
@@ -61,91 +126,77 @@ def write(given: Globals, file: str, *, keep_names: bool) -> Iterator[str]:
         raise KernelWriteError(file, e, hint=hint) from e
     try:
         with open(fd, "wb") as target:
-            config = configuration_of(given)
-            sources = sources_of(given, config)
-            texts = report(collect(sources), names_of(given, config), keep_names=keep_names)
-            about = {source.name: source.about for source in sources}
-            _pack(target, {_README: _readme(at, about, keep_names=keep_names), **texts}, int(at))
+            globs, problem = _configured(given)
+            # An invalid configuration may have secrets in its values, and its errors show them. The report is still an
+            # empty file, which as a configuration means the defaults.
+            parts = parts_of(given, options if problem is None else [*options, "--config", os.path.abspath(file)])
+            texts = {part.name: _output(part.command) for part in parts}
+            if problem is not None:
+                texts["config.toml"] = f"{_MISSING}{problem}\n"
+            if not keep_names:
+                texts = _redacted(texts, given, globs)
+            missing = {name: found[0] for name, text in texts.items() if (found := re.match(f"{_MISSING}.*", text))}
+            listed = [f"  {part.name:<20} {printable(missing.get(part.name, part.about))}" for part in parts]
+            _pack(target, {"README.txt": _readme(listed, keep_names=keep_names), **texts})
     except BaseException as e:
         os.unlink(file)
         if isinstance(e, OSError):
             raise KernelWriteError(file, e) from e
         raise
-    yield f"wrote {printable(file)}:"
-    for name, text in texts.items():
-        line = text.partition("\n")[0]
-        yield f"  {name:<20} {printable(line) if line.startswith(_MISSING) else about[name]}"
+    yield from (f"wrote {printable(file)}:", *listed)
     hidden = "Names are as they were." if keep_names else "Names that are known here were replaced by hashes."
     yield f"{hidden} Look at all of it before you post it:"
     yield f"  tar -xzOf {printable(file)} | less"
 
 
-# --- from parts to texts ---------------------------------------------------------------------------------------------
+def _output(command: str) -> str:
+    """Return the output of a command, cut to MAX_BYTES, or the reason why there is none."""
+    try:
+        # A session of its own, so that killpg ends the shell's children too.
+        with subprocess.Popen(
+            ["/bin/sh", "-c", command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+            start_new_session=True,
+        ) as process:
+            try:
+                output, errors = process.communicate(timeout=_PART_S)
+            except BaseException:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise
+    except subprocess.TimeoutExpired:
+        return f"{_MISSING}it took longer than {_PART_S:g} s\n"
+    except OSError as e:
+        return f"{_MISSING}/bin/sh: {e.strerror}\n"
+    if not output:
+        last = errors.decode(errors="backslashreplace").strip().rpartition("\n")[2]
+        return f"{_MISSING}{last or f'no output, exit code {process.returncode}'}\n"
+    if len(output) > MAX_BYTES:
+        # From a whole line on: a part of a name would not be known as one.
+        end = output[-MAX_BYTES:].partition(b"\n")[2]
+        output = b"[cut here: the last %d of %d bytes]\n%s" % (len(end), len(output), end)
+    return output.decode(errors="backslashreplace")
 
 
-def report(parts: list[Document], names: HiddenNames, *, keep_names: bool) -> dict[str, str]:
-    """Return the text of every part by file name, redacted unless `keep_names`. The hashes' salt is not kept."""
-    salt = secrets.token_bytes(16)
-    names = _with_those_in(parts, names)
-    texts = {}
-    for part in parts:
-        if part.problem is not None:
-            text = _MISSING + (part.problem if keep_names else redact(part.problem, names, salt)) + "\n"
-        else:
-            text = _as_text(part.content, names, None if keep_names else salt)
-        texts[part.name] = _bounded(text, keep_end="journal" in part.name)
-    return texts
-
-
-def _as_text(content: object, names: HiddenNames, salt: bytes | None) -> str:
-    if isinstance(content, str):
-        return content if salt is None else redact(content, names, salt)
-    shown = content if salt is None else redact_values(content, names, salt)
-    if isinstance(shown, list):
-        return "".join(json.dumps(line) + "\n" for line in shown)
-    return json.dumps(shown, indent=2) + "\n"
-
-
-def _bounded(text: str, *, keep_end: bool) -> str:
-    data = text.encode(errors="backslashreplace")
-    if len(data) <= MAX_BYTES:
-        return data.decode()
-    note = f"[cut here: {len(data)} bytes are more than {MAX_BYTES}]\n"
-    if keep_end:
-        return note + data[-MAX_BYTES:].decode(errors="ignore")
-    return data[:MAX_BYTES].decode(errors="ignore") + "\n" + note
-
-
-def _with_those_in(parts: list[Document], names: HiddenNames) -> HiddenNames:
-    """Return `names` with the names of users and of deleted pods that occur in the parts."""
-    namespaces, others = set(names.namespaces), set(names.names)
-    for part in parts:
-        text = part.content if isinstance(part.content, str) else json.dumps(part.content, ensure_ascii=False)
-        found = names_in_labels(text)
-        namespaces |= found[0]
-        others |= found[1] | users_in(text)
-    return replace(names, namespaces=frozenset(namespaces), names=frozenset(others))
-
-
-def _readme(at: float, about: dict[str, str], *, keep_names: bool) -> str:
+def _readme(listed: list[str], *, keep_names: bool) -> str:
+    made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     names = "Names are as they were (--keep-names)."
     if not keep_names:
         names = (
-            "Names of namespaces, pods and containers, UIDs and other ids, names of this host and of users, and\n"
-            "the globs of rules are replaced by hashes: h and ten hexadecimal digits. The same name has the same hash\n"
-            "in all files of this report, and another one in the next. default, kube-system and the like stay, and\n"
-            "so does an ordinary word of cgpause's own that is a name here too, where it may be just the word. Names\n"
-            "that cgpause does not know of, and addresses, are not replaced."
+            "Hashes (h and ten hexadecimal digits) replace the names of namespaces, pods, containers, users and this\n"
+            "host, UIDs and other ids, and globs of rules. One name has one hash in all files of this report, and\n"
+            "another one in the next. These stay: default, kube-system and the like, ordinary words of cgpause where\n"
+            "they may be no name, names that cgpause does not know of, and addresses."
         )
-    listed = "".join(f"  {name:<20} {what}\n" for name, what in about.items())
-    made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
-    return (
-        f"Report of cgpause {__version__}, made {made}. Look at all of it before you post it.\n\n{names}\n\n{listed}\n"
-        f'A file that says "{_MISSING.strip()}" has the reason in it.\n'
-    )
+    head = f"Report of cgpause {__version__}, made {made}. Look at all of it before you post it."
+    return "\n".join([head, "", names, "", *listed, ""])
 
 
-def _pack(target: io.BufferedIOBase, texts: dict[str, str], at: int) -> None:
+def _pack(target: io.BufferedIOBase, texts: dict[str, str]) -> None:
+    at = int(time.time())
     # An empty name, else gzip would write the path of the file into its header.
     with gzip.GzipFile("", "wb", fileobj=target, mtime=at) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
         for name, text in texts.items():
@@ -158,52 +209,43 @@ def _pack(target: io.BufferedIOBase, texts: dict[str, str], at: int) -> None:
 # --- names -----------------------------------------------------------------------------------------------------------
 
 
-def names_of(given: Globals, config: Config) -> HiddenNames:
-    """Return the names that this host knows: pods, containers, hosts, users, and names in the configuration."""
-    known = read_names(given.log_dir)
-    namespaces = {name.namespace for name in known.pods.values()}
-    names = {name.name for name in known.pods.values()} | set(known.containers.values())
-    names |= _host_names() | _user_names()
-    public = set(re.findall(r"[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*", render_config(Config())))
-    public |= {piece for word in public for piece in re.split(r"[._-]", word)}
-    configured = {*config.protect.namespaces, *(rule.match for rule in config.pods)}
-    globs = configured | (set(_strings_in(given.config_file)) - public)
-    for glob in globs:
-        namespace, slash, name = glob.rpartition("/")
-        namespaces |= {part for part in (namespace if slash else name,) if _is_name(part)}
-        names |= {part for part in (name,) if slash and _is_name(part)}
-    return HiddenNames(frozenset(namespaces), frozenset(names), frozenset(globs), frozenset(public))
+def _redacted(texts: dict[str, str], given: Globals, globs: set[str]) -> dict[str, str]:
+    """Return the texts with hashes for the names that this host or the texts know. The hashes' salt is not kept."""
+    known, (namespaces, names) = read_names(given.log_dir), names_in("\n".join(texts.values()))
+    namespaces.update((name.namespace for name in known.pods.values()), *(glob.split("/") for glob in globs))
+    names.update((name.name for name in known.pods.values()), known.containers.values(), globs, _local_names())
+    redactor = Redactor(namespaces, names, _public(), secrets.token_bytes(16))
+    return {name: redactor.redact(text) for name, text in texts.items()}
 
 
-def _is_name(text: str) -> bool:
-    return re.fullmatch(r"[A-Za-z0-9.-]+", text) is not None
+def _configured(given: Globals) -> tuple[set[str], str | None]:
+    """Return the globs of the configuration, and if it is invalid the problem, without its values.
 
-
-def _strings_in(path: str) -> Iterator[str]:
-    """Yield the quoted strings of a configuration file, also of an invalid one, as the journal may quote them."""
+    Of an invalid one, the globs are all quoted strings that are not options, as the journal may quote them.
+    """
     try:
-        text = read_text(path)
-    except OSError:
-        return
-    for double, single in re.findall(r'"([^"\n]*)"|\'([^\'\n]*)\'', text):
-        yield double or single
+        config = given.config()
+    except ConfigError as e:
+        text = ""
+        if os.path.isfile(given.config_file):  # reading another kind could wait for ever
+            with suppress(OSError), open(given.config_file, encoding="utf-8", errors="backslashreplace") as file:
+                text = file.read(MAX_BYTES)
+        strings = re.findall(r'"([^"\n]*)"|\'([^\'\n]*)\'', text)
+        remedy = "the other parts are made with the defaults; cgpause config --check says what is wrong"
+        problem = f"the configuration is invalid (mistakes: {len(e.problems)}): {remedy}"
+        return {double or single for double, single in strings} - _public(), problem
+    return {*config.protect.namespaces, *(rule.match for rule in config.pods)}, None
 
 
-def _host_names() -> set[str]:
-    full = os.uname().nodename
-    short, _, domain = full.partition(".")
-    return {name for name in (full, short, domain) if name}
+def _public() -> set[str]:
+    """Return the ordinary words of cgpause."""
+    return set(re.findall("[A-Za-z0-9]+", render_config(Config())))
 
 
-def _user_names() -> set[str]:
-    """Return local users from the environment and /etc/passwd; a directory service may be slow, and has too many."""
-    found = {os.environ.get(name, "") for name in ("SUDO_USER", "USER", "LOGNAME")}
-    try:
-        lines = read_text("/etc/passwd").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        name, _, uid = (*line.split(":"), "", "")[:3]
-        if uid.isdecimal() and 1000 <= int(uid) < 65534:
-            found.add(name)
+def _local_names() -> set[str]:
+    """Return the names of this host, and of users in the environment and /etc/passwd: a directory may be slow."""
+    host = os.uname().nodename
+    found = {host, *host.split(".", 1), *(os.environ.get(name, "") for name in ("SUDO_USER", "USER", "LOGNAME"))}
+    with suppress(OSError), open("/etc/passwd", encoding="utf-8", errors="backslashreplace") as file:
+        found.update(re.findall(r"^([^:\n]+):[^:\n]*:[1-9]\d{3,}:", file.read(), re.MULTILINE))  # UIDs from 1000 on
     return found - {""}

@@ -328,7 +328,8 @@ def bug_report(
     with exits():
         from cgpause.cli import bugreport
 
-        for line in bugreport.write(context.obj, bugreport.name_file(file), keep_names=keep_names):
+        file = bugreport.name_file(file)
+        for line in bugreport.write(context.obj, _global_options(context), file, keep_names=keep_names):
             typer.echo(line)
 
 
@@ -339,14 +340,16 @@ def run(
     verbose: Annotated[bool, typer.Option("--verbose", help="Log debug messages too.")] = False,
 ) -> None:
     """Run the daemon in the foreground, as the systemd unit does."""
-    options: list[str] = []
-    for name, value in context.find_root().params.items():
-        if isinstance(value, str):
-            options += [f"--{name.replace('_', '-')}", value]
-    options += ["--dry-run"] * dry_run + ["--verbose"] * verbose
+    options = _global_options(context) + ["--dry-run"] * dry_run + ["--verbose"] * verbose
     # A new process image keeps typer and rich out of the daemon's memory. -P stops root from importing modules from the
     # current folder, which may belong to another user.
     os.execv(sys.executable, [sys.executable, "-P", "-m", "cgpause.daemon", *options])
+
+
+def _global_options(context: typer.Context) -> list[str]:
+    """Return the given options that are common to all commands, for another process."""
+    given = {name: value for name, value in context.find_root().params.items() if isinstance(value, str)}
+    return [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value)]
 
 
 @_command("Try policies without a daemon", "cgpause simulate --preset paper-2g-150")

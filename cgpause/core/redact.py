@@ -9,12 +9,8 @@ from __future__ import annotations
 import hmac
 import json
 import re
-from bisect import bisect_right
-from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from string import ascii_lowercase, ascii_uppercase
 
 from cgpause.core.errors import printable
 
@@ -25,151 +21,101 @@ WELL_KNOWN = frozenset(
     }
 )
 """Names that many nodes and common images have: they reveal nothing, and stay."""
-_DIGITS = 10
-_LONGEST = 256
-"""Longest name: that of a host or pod has at most 253 characters."""
-
-# The characters of names in Kubernetes, of hosts and of nearly all users; the name of a cgroup has _ in place of -.
-_RUN = re.compile(r"[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*")
-_ESCAPE = re.compile(r"u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[nrtbf]")
+_ALIKE = str.maketrans(ascii_uppercase + "_", ascii_lowercase + "-")
+_HASH = re.compile(r"h[0-9a-f]{10}")
+# A name begins where no letter or digit is before it, or after an escape of JSON, of Python or of a systemd unit.
+_START = r"(?:(?<![a-z0-9])|(?<=\\[nrtbf])|(?<=\\x[0-9a-f]{2})|(?<=\\u[0-9a-f]{4}))"
 # A pod's UID in either spelling, ids of containers, boots and invocations. "pod" ends in a hexadecimal digit.
 _HEX = r"[0-9A-Fa-f]"
 _ID = re.compile(rf"(?P<pod>pod)?(?P<id>{_HEX}{{8}}(?:[-_]{_HEX}{{4}}){{3}}[-_]{_HEX}{{12}}|{_HEX}{{32,}})")
+_POD = r'\bpod(?:="?|": ?")'
+"""The key before a pod in logfmt and in JSON."""
 _LABEL = re.compile(
-    r"(?P<before>(?<![\w./-])(?:\bpod=\"?)?)(?P<namespace>[A-Za-z0-9][A-Za-z0-9-]*)/(?P<name>[\w.*?\[\]!-]*[\w*?\]])"
+    rf"(?P<before>(?<![\w./-])(?:{_POD})?)(?P<namespace>[A-Za-z0-9][A-Za-z0-9-]*)/(?P<name>[\w.*?\[\]!-]*[\w*?\]])"
 )
-_NAMESPACE = re.compile(r"(?<=namespace )(?P<namespace>[A-Za-z0-9][A-Za-z0-9-]*)")
+_NAMESPACE = re.compile(r"(?<=namespace )[A-Za-z0-9][A-Za-z0-9-]*")
 _CONFIGURED = re.compile(r"(?<=^namespaces = \[).*(?=\]$)", re.MULTILINE)
-_NAME_KEYS = frozenset({"containers", "name", "namespace", "pod", "uid", "uids"})
-
-
-@dataclass(frozen=True)
-class HiddenNames:
-    """The names to hide.
-
-    `namespaces` are hidden in labels (`namespace/name`) and after the word namespace; `names` are hidden everywhere.
-    `globs` are those of rules. A name that is also in `public` is an ordinary word of cgpause: it is hidden only where
-    it can only be a name.
-    """
-
-    namespaces: frozenset[str] = frozenset()
-    names: frozenset[str] = frozenset()
-    globs: frozenset[str] = frozenset()
-    public: frozenset[str] = field(default=frozenset(), repr=False)
-
-    @cached_property
-    def everywhere(self) -> frozenset[str]:
-        """Names to hide wherever they stand as a word, in one spelling."""
-        plain = (name for name in self.namespaces | self.names | self.globs if _RUN.fullmatch(name))
-        return frozenset(map(_alike, plain)) - frozenset(map(_alike, self.public)) - WELL_KNOWN
-
-    @cached_property
-    def labelled(self) -> frozenset[str]:
-        """Namespaces in one spelling, also those that are ordinary words."""
-        return frozenset(map(_alike, self.namespaces | WELL_KNOWN))
-
-    @cached_property
-    def odd(self) -> dict[str, str]:
-        """Names with other characters, and globs, in each escaped spelling."""
-        found = self.namespaces | self.names | self.globs
-        odd = [name for name in found if not _RUN.fullmatch(name) and any(char.isalnum() for char in name)]
-        return {spelling: name for name in odd for spelling in (json.dumps(name)[1:-1], printable(name), name)}
-
-    @cached_property
-    def odd_pattern(self) -> re.Pattern[str] | None:
-        """An expression that finds these names; they are few."""
-        if not self.odd:
-            return None
-        return re.compile("|".join(map(re.escape, sorted(self.odd, key=len, reverse=True))))
+_JSON = r'(?:null|"(?:[^"\\]|\\.)*")'
+_PAIR = re.compile(rf'"namespace": {_JSON},\s*"name": {_JSON}')
 
 
 def hashed(name: str, salt: bytes) -> str:
     """Return the hash of a name: letters and digits only, so that it is one word in any text."""
-    return "h" + hmac.new(salt, _alike(name).encode(errors="surrogatepass"), "sha256").hexdigest()[:_DIGITS]
+    return "h" + hmac.new(salt, _alike(name).encode(errors="surrogatepass"), "sha256").hexdigest()[:10]
 
 
-def redact(text: str, names: HiddenNames, salt: bytes) -> str:
-    """Return the text with a hash for each name in any spelling: with - or _, in capitals, after an escape."""
-    if names.odd_pattern is not None:
-        text = names.odd_pattern.sub(lambda found: hidden_glob(names.odd[found[0]], salt), text)
-    text = text.replace("\\x2d", "-")  # as systemd has a dash in a unit's name
-    text = _CONFIGURED.sub(lambda found: re.sub('[^", ]+', lambda glob: hidden_glob(glob[0], salt), found[0]), text)
-    text = _LABEL.sub(lambda found: _label(found, names, salt), text)
-    text = _NAMESPACE.sub(lambda found: _namespace(found["namespace"], names, salt), text)
-    text = _RUN.sub(lambda found: _run(found, names.everywhere, salt), text)
-    # Last: the name of a pod may end in such an id, and is hidden as a whole.
-    return _ID.sub(lambda found: (found["pod"] or "") + hashed(found["id"], salt), text)
+class Redactor:
+    """Replaces names in texts by hashes, in any spelling: with - or _, in capitals, after an escape."""
+
+    def __init__(
+        self, namespaces: AbstractSet[str], names: AbstractSet[str], public: AbstractSet[str], salt: bytes
+    ) -> None:
+        """Compile the names to hide.
+
+        `namespaces` and `names`, which may be globs, are hidden wherever they stand as words. One that is also in
+        `public` is an ordinary word of cgpause: it is hidden only where it can only be a name, as in a label
+        (`namespace/name`) or after the word namespace.
+        """
+        self._salt = salt
+        self._namespaces = {*map(_alike, namespaces), *WELL_KNOWN}
+        self._spellings: dict[str, str] = {}
+        kept = {*map(_alike, public), *WELL_KNOWN}
+        for name in namespaces | names:
+            if _alike(name) not in kept and any(char.isalnum() for char in name):
+                for spelling in (name, printable(name), json.dumps(name)[1:-1]):
+                    self._spellings[_alike(spelling)] = name
+        longest_first = sorted(self._spellings, key=len, reverse=True)
+        # A unit's name has \x2d for a dash.
+        known = "|".join(map(re.escape, longest_first)).replace(r"\-", r"(?:-|\\x2d)")
+        self._known = re.compile(f"{_START}(?:{known or '(?!)'})(?![a-z0-9])")
+
+    def redact(self, text: str) -> str:
+        """Return the text with a hash for each name."""
+        result, done = "", 0
+        for found in self._known.finditer(_alike(text)):
+            result += text[done : found.start()]
+            result += self._hide(self._spellings.get(found[0], found[0].replace(r"\x2d", "-")))
+            done = found.end()
+        text = result + text[done:]
+        text = _CONFIGURED.sub(lambda found: re.sub('[^", ]+', lambda glob: self._hide(glob[0]), found[0]), text)
+        text = _PAIR.sub(lambda found: re.sub('(?<=: ")[^"]+', lambda name: self._hide(name[0]), found[0]), text)
+        text = _LABEL.sub(self._label, text)
+        text = _NAMESPACE.sub(self._namespace, text)
+        # Last: the name of a pod may end in such an id, and is hidden as a whole.
+        return _ID.sub(lambda found: (found["pod"] or "") + hashed(found["id"], self._salt), text)
+
+    def _label(self, found: re.Match[str]) -> str:
+        if not found["before"] and _alike(found["namespace"]) not in self._namespaces:
+            return found[0]
+        return f"{found['before']}{self._hide(found['namespace'])}/{self._hide(found['name'])}"
+
+    def _namespace(self, found: re.Match[str]) -> str:
+        return self._hide(found[0]) if _alike(found[0]) in self._namespaces else found[0]
+
+    def _hide(self, glob: str) -> str:
+        """Return a glob or name with a hash for each part: of `team-a/*`, the hash of `team-a`, and `/*`."""
+        return re.sub(r"[^/]*[^/*?\s][^/]*", self._part, glob)
+
+    def _part(self, found: re.Match[str]) -> str:
+        is_kept = _alike(found[0]) in WELL_KNOWN or _HASH.fullmatch(found[0])
+        return found[0] if is_kept else hashed(found[0], self._salt)
 
 
-def redact_values(values: Any, names: HiddenNames, salt: bytes, key: str | None = None) -> Any:  # noqa: ANN401 - JSON
-    """Return a JSON document with a hash for each name; values of the keys in _NAME_KEYS are names."""
-    if isinstance(values, Mapping):
-        return {name: redact_values(value, names, salt, name) for name, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [redact_values(value, names, salt, key) for value in values]
-    if not isinstance(values, str):
-        return values
-    if key not in _NAME_KEYS:
-        return redact(values, names, salt)
-    return re.sub(r"[^/, ]+", lambda found: _kept_or_hashed(found[0], salt), values)
+def _alike(text: str) -> str:
+    """Return the text, of the same length, in the spelling in which names are compared."""
+    return text.translate(_ALIKE)
 
 
-def hidden_glob(glob: str, salt: bytes) -> str:
-    """Return a glob or name with a hash for each part: of `team-a/*`, the hash of `team-a`, and `/*`."""
-    return re.sub(r"[^/]*[^/*?\s][^/]*", lambda found: _kept_or_hashed(found[0], salt), glob)
+def names_in(text: str) -> tuple[set[str], set[str]]:
+    """Return the namespaces, and the pods, containers and users, in a log or a history, gone ones too.
 
-
-def _kept_or_hashed(name: str, salt: bytes) -> str:
-    return name if _alike(name) in WELL_KNOWN else hashed(name, salt)
-
-
-def _alike(name: str) -> str:
-    return name.lower().replace("_", "-")
-
-
-def _namespace(name: str, names: HiddenNames, salt: bytes) -> str:
-    return _kept_or_hashed(name, salt) if _alike(name) in names.labelled else name
-
-
-def _label(found: re.Match[str], names: HiddenNames, salt: bytes) -> str:
-    if found["before"] or _alike(found["namespace"]) in names.labelled:
-        return f"{found['before']}{_kept_or_hashed(found['namespace'], salt)}/{hidden_glob(found['name'], salt)}"
-    return found[0]
-
-
-def _run(found: re.Match[str], names: AbstractSet[str], salt: bytes) -> str:
-    """Return a run of letters, digits and . _ - with the longest names in it replaced, from the left."""
-    run = found[0]
-    pieces = list(re.finditer("[A-Za-z0-9]+", run))
-    starts, ends = [piece.start() for piece in pieces], [piece.end() for piece in pieces]
-    if found.start() and found.string[found.start() - 1] == "\\" and (escape := _ESCAPE.match(run)):
-        starts.insert(1, escape.end())
-    result, done = "", 0
-    for start in starts:
-        if start < done:
-            continue
-        for end in reversed(ends[bisect_right(ends, start) : bisect_right(ends, start + _LONGEST)]):
-            if _alike(run[start:end]) in names:
-                result += run[done:start] + hashed(run[start:end], salt)
-                done = end
-                break
-    return result + run[done:]
-
-
-def names_in_labels(text: str) -> tuple[set[str], set[str]]:
-    """Return the namespaces, and the pods and containers, in a log or a history, gone ones too."""
-    namespaces, names = set(), set()
-    for found in re.finditer(r'\bpod(?:=|": )"?([A-Za-z0-9.-]+)(?:/([A-Za-z0-9.-]+))?', text):
-        if found[2]:
-            namespaces.add(found[1])
-        names.add(found[2] or found[1])
-    for ids in re.findall(r'\bcontainers="?([0-9a-f]{12}(?:,[0-9a-f]{12})*)', text):
-        names |= set(ids.split(","))  # shortened, so their length does not identify them
-    return namespaces, names
-
-
-def users_in(text: str) -> set[str]:
-    """Return the users in the reasons of pauses and resumes by operators, and in the paths of home folders."""
-    found = re.findall(r"/home/([^\s/\"']+)", text)
-    found += re.findall(r"cgpause (?:pause|resume|resume --all|top) by ([^\s\"]+)", text)
-    return {name.rstrip(",.:;)") for name in found} - {"uid", ""}
+    Users stand in the reasons of pauses and resumes by operators, and in the paths of home folders.
+    """
+    pods = re.findall(rf"{_POD}(?:([A-Za-z0-9.-]+)/)?([A-Za-z0-9.-]+)", text)
+    users = re.findall(r"/home/([^\s/\"']+)", text)
+    users += re.findall(r"cgpause (?:pause|resume|resume --all|top) by ([^\s\"]+)", text)
+    names = {pod for _, pod in pods} | {user.rstrip(",.:;)") for user in users} - {"uid", ""}
+    # Containers' ids, which are shortened, so their length does not identify them.
+    for ids in re.findall(r'\bcontainers(?:="?|": ?")([0-9a-f]{12}(?:,[0-9a-f]{12})*)', text):
+        names |= set(ids.split(","))
+    return {namespace for namespace, _ in pods if namespace}, names

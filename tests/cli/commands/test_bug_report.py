@@ -5,37 +5,48 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import signal
 import stat
+import subprocess
 import tarfile
-import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from helpers.commandline import Patch, as_nobody, invoke, place, run, snapshot, with_config
-from helpers.refusals import failing, refusing
-from helpers.trees import FakeTree, pause_pod
+from helpers.commandline import Patch, argv, invoke, process, run, snapshot, with_config
+from helpers.refusals import refusing
+from helpers.trees import FakeTree, pause_pod, wait_until
 
 from cgpause import __version__
 from cgpause.cli import bugreport
-from cgpause.cli.bugreport import FOLDER, report
-from cgpause.cli.evidence import Document, DocumentSource, collect
+from cgpause.cli.bugreport import FOLDER, Part
 from cgpause.core.model import Owner
 from cgpause.core.paths import HISTORY_FILE
-from cgpause.core.redact import HiddenNames
 from cgpause.telemetry import history
 from cgpause.telemetry.events import Event
 
+REPO = Path(__file__).resolve().parents[3]
 PARTS = {
-    *("README.txt", "version.txt", "kernel.txt", "cgroups.txt", "check.json", "config.toml", "status.json"),
-    *("explain.json", "history.jsonl", "unit.txt", "journal.txt", "metrics-unit.txt", "metrics-journal.txt"),
-    *("pressure.txt", "meminfo.txt"),
+    *("README.txt", "version.txt", "kernel.txt", "memory.txt", "cgroups.txt", "check.json", "config.toml"),
+    *("status.json", "explain.json", "history.jsonl", "unit.txt", "journal.txt", "metrics-journal.txt"),
 }
-SECRETS = ("pw-of-proxy", "acme", "shop-7d4f", "gone-1", "payments", "alice", "teapot")
+HOST = os.uname().nodename
+SECRETS = ("pw-of-proxy", "acme", "shop-7d4f", "gone-1", "payments", "alice", HOST)
 UID = f"{'0' * 8}-0000-4000-8000-{'0' * 12}"
 JOURNAL = f"""\
 2026-11-22T10:00:00.000000+00:00 cgpause[7]: paused pod=acme/shop-7d4f uid={UID} reason="cgpause pause by alice"
 2026-11-22T10:00:01.000000+00:00 cgpause[7]: pod gone pod=payments/gone-1
-2026-11-22T10:00:02.000000+00:00 cgpause[7]: started on teapot
+2026-11-22T10:00:02.000000+00:00 cgpause[7]: started on {HOST}
+"""
+SYSTEMCTL = """\
+case "$*" in
+    --version) echo systemd 252 ;;
+    "show --property="*) echo LoadState=loaded ;;
+esac
+case "$*" in cat* | *Environment* | "show cgpause"*) echo Environment=TOKEN=pw-of-proxy ;; esac
 """
 
 
@@ -56,18 +67,41 @@ def write(tree: FakeTree, *options: str) -> dict[str, str]:
     return read(file)
 
 
-def programs(tree: FakeTree, monkeypatch: Patch, **scripts: str) -> None:
-    """Put shell scripts with the given names, such as systemctl, first in PATH."""
-    folder = tree.folder / "bin"
+def programs(folder: Path, **scripts: str) -> dict[str, str]:
+    """Make shell scripts with the given names, such as systemctl; return the environment that has them first."""
     folder.mkdir()
     for name, script in scripts.items():
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return {"PATH": f"{folder}:/usr/bin:/bin"}
 
 
-def a_node(tree: FakeTree, monkeypatch: Patch) -> list[str]:
-    """Set up a node with names in pods, history, journal, unit, host and configuration; return the options."""
+@contextmanager
+def only(*commands: str) -> Iterator[None]:
+    """Let a report have only these commands, as the parts 0.txt, 1.txt and so on."""
+    parts = [Part(f"{number}.txt", "about it", command) for number, command in enumerate(commands)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bugreport, "parts_of", lambda *_: parts)
+        patch.setenv("PATH", "/usr/bin:/bin")
+        yield
+
+
+@dataclass
+class Node:
+    """A node with names in pods, history, journal, unit and configuration, and its reports."""
+
+    tree: FakeTree
+    hidden: dict[str, str]
+    kept: dict[str, str]
+    said: str
+    """Output of the command with --keep-names."""
+    is_unchanged: bool
+    """Whether nothing but the reports was written."""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Node:
+    tree = FakeTree(tmp_path_factory.mktemp("node"))
     pause_pod(tree.root, tree.add_pod("shop-7d4f", namespace="acme"), Owner.MANUAL, reason="cgpause pause by alice")
     tree.add_pod("web", namespace="batch")
     state = tree.folder / "state"
@@ -76,63 +110,70 @@ def a_node(tree: FakeTree, monkeypatch: Patch) -> list[str]:
     history.append(str(state / HISTORY_FILE), gone, 1 << 20)
     journal = tree.folder / "journal"
     journal.write_text(JOURNAL)
-    monkeypatch.setenv("SUDO_USER", "alice")
-    monkeypatch.setattr(bugreport, "_host_names", lambda: {"teapot"})
-    systemctl = 'echo LoadState=loaded; if [ "$1" = cat ]; then echo Environment=TOKEN=pw-of-proxy; fi'
-    programs(tree, monkeypatch, systemctl=systemctl, journalctl=f"cat {journal}")
-    return ["--state-dir", str(state), *with_config(tree, '[protect]\nnamespaces = ["acme-*", "batch"]\n')]
+    env = programs(tree.folder / "bin", systemctl=SYSTEMCTL, journalctl=f"cat {journal}")
+    options = ["--state-dir", str(state), *with_config(tree, '[protect]\nnamespaces = ["acme-*", "batch"]\n')]
+    pods = tree.kubepods / "kubepods-burstable.slice"
+    before = snapshot(pods), snapshot(tree.log_dir), snapshot(state)
+
+    def made(name: str, *flags: str) -> tuple[dict[str, str], str]:
+        file = str(tree.folder / name)
+        done = process(tree, *options, "bug-report", *flags, file, env=env | {"SUDO_USER": "alice"})
+        assert (done.returncode, done.stderr) == (0, b"")
+        return read(tree.folder / name), done.stdout.decode()
+
+    (hidden, _), (kept, said) = made("hidden.tar.gz"), made("kept.tar.gz", "--keep-names")
+    return Node(tree, hidden, kept, said, (snapshot(pods), snapshot(tree.log_dir), snapshot(state)) == before)
 
 
-def test_it_has_every_part_and_can_be_read(tree: FakeTree, monkeypatch: Patch) -> None:
-    found = write(tree, *a_node(tree, monkeypatch))
+def test_it_has_every_part_and_can_be_read(node: Node) -> None:
+    found = node.kept
 
-    assert set(found) == PARTS
+    assert set(found) == set(node.hidden) == PARTS
     assert [name for name, text in found.items() if text.startswith("not collected")] == []
     assert f"cgpause {__version__}" in found["version.txt"]
+    assert all(line in found["version.txt"] for line in ("Python 3", "typer ", "psutil ", "systemd 252"))
+    assert os.uname().release in found["kernel.txt"]
     assert {check["name"] for check in json.loads(found["check.json"])["checks"]} >= {"kernel", "psi", "kubepods"}
-    [paused, free] = sorted(json.loads(found["status.json"])["pods"], key=lambda pod: pod["paused"] is None)
-    assert (paused["paused"]["owner"], free["class"]) == ("manual", "service")
-    assert json.loads(found["explain.json"])["policy"] == "reserve"
     assert 'policy = "reserve"' in found["config.toml"]
-    assert json.loads(found["history.jsonl"])["reason"] == "memory came back"
-    assert "memory.current: 0" in found["cgroups.txt"]
-    assert "MemTotal" in found["meminfo.txt"]
-    assert all(name in found["README.txt"] for name in PARTS - {"README.txt"})
-
-
-def test_no_name_of_this_node_is_in_it_and_one_pod_has_one_hash(tree: FakeTree, monkeypatch: Patch) -> None:
-    found = write(tree, *a_node(tree, monkeypatch))
-
-    for name, text in found.items():
-        for secret in (*SECRETS, *tree.uids.values(), *(uid.replace("-", "_") for uid in tree.uids.values())):
-            assert secret not in text, name
-    pod = next(pod for pod in json.loads(found["status.json"])["pods"] if pod["paused"])
-    assert f"pod={pod['namespace']}/{pod['name']} " in found["journal.txt"]
-    assert f"pod{pod['uid']}.slice" in pod["cgroup"]
-    batch = next(pod["namespace"] for pod in json.loads(found["status.json"])["pods"] if not pod["paused"])
-    assert f'"{batch}"]' in found["config.toml"], "a namespace that is an ordinary word"
-
-
-def test_names_can_be_kept(tree: FakeTree, monkeypatch: Patch) -> None:
-    options = a_node(tree, monkeypatch)
-    file = tree.folder / "report.tar.gz"
-
-    result = run(tree, *options, "bug-report", "--keep-names", str(file))
-
-    assert "Names are as they were" in result.stdout
-    found = read(file)
+    assert json.loads(found["explain.json"])["policy"] == "reserve"
     assert json.loads(found["history.jsonl"])["pod"] == "payments/gone-1"
+    assert "kubepods.slice/memory.current:0" in found["cgroups.txt"]
+    assert "MemTotal" in found["memory.txt"]
+    assert found["unit.txt"] == "LoadState=loaded\n"
     assert found["journal.txt"] == JOURNAL
 
 
-def test_it_says_what_is_inside_and_to_look_first(tree: FakeTree) -> None:
-    file = tree.folder / "report.tar.gz"
+def test_no_name_of_this_node_is_in_it_and_one_pod_has_one_hash(node: Node) -> None:
+    found = node.hidden
 
-    said = run(tree, "bug-report", str(file)).stdout.splitlines()
+    for name, text in found.items():
+        for secret in (*SECRETS, *node.tree.uids.values(), *(uid.replace("-", "_") for uid in node.tree.uids.values())):
+            assert secret not in text, name
+    [paused, free] = sorted(json.loads(found["status.json"])["pods"], key=lambda pod: pod["paused"] is None)
+    assert (paused["paused"]["owner"], free["class"]) == ("manual", "service")
+    assert f"pod={paused['namespace']}/{paused['name']} " in found["journal.txt"]
+    assert f"pod{paused['uid']}.slice" in paused["cgroup"]
+    assert f'"{free["namespace"]}"]' in found["config.toml"], "a namespace that is an ordinary word"
+    assert json.loads(found["check.json"]) == json.loads(node.kept["check.json"])
+    assert json.loads(found["history.jsonl"])["reason"] == "memory came back"
+
+
+def test_the_manual_has_the_same_parts() -> None:
+    section = (REPO / "docs/cli.md").read_text().partition("\n## `bug-report`\n")[2].partition("\n## ")[0]
+
+    rows = re.findall(r"^\| (`[^|]*`) \|", section.partition("| in the report")[0], re.MULTILINE)
+
+    assert {name.strip("`") for row in rows for name in row.split(", ")} == PARTS
+
+
+def test_it_says_what_is_inside_and_to_look_first(node: Node) -> None:
+    said, file = node.said.splitlines(), node.tree.folder / "kept.tar.gz"
 
     assert said[0] == f"wrote {file}:"
     assert {line.split()[0] for line in said[1:-2]} == PARTS - {"README.txt"}
+    assert said[-2].startswith("Names are as they were")
     assert "before you post it" in said[-2]
+    assert all(name in node.hidden["README.txt"] for name in PARTS - {"README.txt"})
     assert stat.filemode(file.stat().st_mode) == "-rw-------"
 
 
@@ -144,7 +185,8 @@ def test_without_a_name_and_in_a_folder_it_gets_a_name_of_its_own(
     folder.mkdir()
     monkeypatch.chdir(folder)
 
-    result = run(tree, "bug-report", *names)
+    with only("echo text"):
+        result = run(tree, "bug-report", *names)
 
     assert result.exit_code == 0
     [file] = folder.iterdir()
@@ -173,11 +215,29 @@ def test_nothing_is_overwritten(there: str, tree: FakeTree) -> None:
 def test_a_full_disk_leaves_no_half_a_file(tree: FakeTree, monkeypatch: Patch) -> None:
     monkeypatch.setattr(bugreport, "_pack", refusing(errno.ENOSPC))
 
-    result = run(tree, "bug-report", str(tree.folder / "report.tar.gz"))
+    with only("echo text"):
+        result = run(tree, "bug-report", str(tree.folder / "report.tar.gz"))
 
     assert result.exit_code == 5
     assert "ENOSPC" in result.stderr
     assert not (tree.folder / "report.tar.gz").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_leaves_no_half_a_file_and_ends_the_commands(number: int, tree: FakeTree) -> None:
+    began, file = tree.folder / "began", tree.folder / "report.tar.gz"
+    env = programs(tree.folder / "bin", systemctl=f"echo $$ > {began}.new; mv {began}.new {began}; sleep 600; true")
+    with subprocess.Popen(
+        argv(tree, "bug-report", str(file)), env={**os.environ, **env}, stderr=subprocess.DEVNULL
+    ) as report:
+        wait_until(began.exists, "the first systemctl")
+        assert file.exists()
+        report.send_signal(number)
+        assert report.wait(60) != 0
+
+    assert not file.exists()
+    pid = int(began.read_text())
+    wait_until(lambda: not Path(f"/proc/{pid}/exe").exists(), "the end of systemctl")
 
 
 def test_it_works_without_cgroup_v2_systemd_and_configuration(tmp_path: Path) -> None:
@@ -188,90 +248,97 @@ def test_it_works_without_cgroup_v2_systemd_and_configuration(tmp_path: Path) ->
     assert result.exit_code == 0
     found = read(file)
     assert "no such directory" in found["status.json"]
-    assert "No such file" in found["journal.txt"]
+    assert "none is kept for another tree" in found["history.jsonl"]
+    assert "not found" in found["journal.txt"]
     assert "no such directory" in result.stdout
 
 
 def test_an_invalid_configuration_is_named_and_not_shown(tree: FakeTree) -> None:
     tree.add_pod("web")
+    journal = "echo \"configuration refused: found 'acme-prod'\""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", programs(tree.folder / "bin", journalctl=journal)["PATH"])
+        found = write(tree, *with_config(tree, 'policy = "acme"\n[[pods]]\nmatch = "acme-prod"\n'))
 
-    found = write(tree, *with_config(tree, 'policy = "acme"\n[[pods]]\nmatch = "acme-prod"\n'))
-
-    assert found["config.toml"].startswith("not collected: the configuration has 2 mistakes")
+    assert found["config.toml"].startswith("not collected: the configuration is invalid (mistakes: 2)")
     assert "acme" not in "".join(found.values())
+    assert "configuration refused" in found["journal.txt"]
     assert len(json.loads(found["status.json"])["pods"]) == 1
+
+
+def test_a_configuration_that_is_no_file_is_no_reason_to_wait(tree: FakeTree) -> None:
+    os.mkfifo(tree.folder / "fifo")
+
+    with only("echo text"):
+        found = write(tree, "--config", str(tree.folder / "fifo"))
+
+    assert found["config.toml"].startswith("not collected: the configuration is invalid (mistakes: 1)")
 
 
 def test_without_root_there_is_less_in_it(open_folder: Path) -> None:
     tree = FakeTree(open_folder)
     tree.add_pod("web")
     state = tree.folder / "state"
-    state.mkdir(mode=0o700)
+    state.mkdir()
     state.chmod(0)
-    folder = tree.folder / "mine"
-    folder.mkdir()
-    folder.chmod(0o777)
-    file = folder / "report.tar.gz"
+    file = tree.folder / "report.tar.gz"
+    # Root without capabilities: another user might not reach the interpreter.
+    powerless = [] if os.geteuid() else ["setpriv", "--bounding-set=-all"]
+    command = [*powerless, *argv(tree, "--state-dir", str(state), "bug-report", str(file))]
     try:
-        with as_nobody():
-            result = invoke(*place(tree), "--state-dir", str(state), "bug-report", str(file))
+        done = subprocess.run(command, env={**os.environ, "PATH": "/usr/bin:/bin"}, capture_output=True, check=False)
     finally:
         state.chmod(0o700)
 
-    assert result.exit_code == 0
+    assert done.returncode == 0, done.stderr
     found = read(file)
-    assert found["history.jsonl"].startswith("not collected: ")
+    assert re.match("not collected: .*Permission denied", found["history.jsonl"])
     assert len(json.loads(found["status.json"])["pods"]) == 1
 
 
-def test_nothing_but_the_report_is_written(tree: FakeTree) -> None:
+def test_nothing_but_the_report_is_written(node: Node) -> None:
     """The exception is a test by `cgpause check`: an xattr on kubepods, for an instant."""
-    tree.add_pod("web")
-    pods = tree.kubepods / "kubepods-burstable.slice"
-    before = snapshot(pods), snapshot(tree.log_dir)
-
-    write(tree)
-
-    assert (snapshot(pods), snapshot(tree.log_dir)) == before
+    assert node.is_unchanged
 
 
-def test_a_part_that_hangs_or_fails_costs_only_itself() -> None:
-    hanging = threading.Event()
+def test_a_part_that_hangs_or_fails_costs_only_itself(tree: FakeTree, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(bugreport, "_PART_S", 0.5)
 
-    def hang() -> str:
-        hanging.wait()
-        return ""
+    with only("sleep 600 | cat", "echo first >&2; echo /home/bob: no >&2; false", "false", "echo text; false"):
+        found = write(tree)
 
-    fails = DocumentSource("fails", "", failing(RuntimeError("oh no")))
-    works = DocumentSource("works", "", lambda: "text")
-    try:
-        [hung] = collect([DocumentSource("hangs", "", hang)], part_s=0.1)
-        failed, worked = collect([fails, works])
-        [late] = collect([works], whole_s=0)
-    finally:
-        hanging.set()
-
-    assert hung.problem == "it took longer than 0 s"
-    assert failed.problem == "RuntimeError: oh no"
-    assert (worked.content, worked.problem) == ("text", None)
-    assert late.content is None
+    assert found["0.txt"] == "not collected: it took longer than 0.5 s\n"
+    assert re.fullmatch("not collected: /home/h[0-9a-f]{10}: no\n", found["1.txt"]), "names are hidden here too"
+    assert found["2.txt"] == "not collected: no output, exit code 1\n"
+    assert found["3.txt"] == "text\n"
 
 
-def test_every_part_is_cut_where_it_is_too_long_and_a_log_keeps_its_end(monkeypatch: Patch) -> None:
+def test_a_part_that_cannot_be_started_is_none(tree: FakeTree, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(subprocess, "Popen", refusing(errno.EAGAIN))
+
+    assert write(tree)["status.json"] == f"not collected: /bin/sh: {os.strerror(errno.EAGAIN)}\n"
+
+
+def test_of_a_part_that_is_too_long_whole_lines_of_its_end_are_kept(tree: FakeTree, monkeypatch: Patch) -> None:
     monkeypatch.setattr(bugreport, "MAX_BYTES", 100)
-    long = "first " + "ż" * 500 + " last"
+    tree.add_pod("shop-7d4f")
 
-    found = report([Document("meminfo.txt", long), Document("journal.txt", long)], HiddenNames(), keep_names=False)
+    with only("seq 1000; echo pod shop-7d4f; printf '%90s\\n' end"):
+        text = write(tree)["0.txt"]
 
-    assert found["meminfo.txt"].startswith("first ")
-    assert found["journal.txt"].endswith(" last")
-    assert all("cut here: 1011 bytes" in text and len(text.encode()) < 200 for text in found.values())
+    assert text.splitlines() == ["[cut here: the last 91 of 3998 bytes]", f"{'end':>90}"]
 
 
-def test_names_in_the_reason_for_a_missing_part_are_hidden_too() -> None:
-    parts = [Document("history.jsonl", None, "/home/bob/history.jsonl: Permission denied")]
+def test_only_known_boot_options_are_shown() -> None:
+    def shown(word: str) -> bool:
+        return re.fullmatch(bugreport._BOOT_OPTIONS, word) is not None
 
-    [text] = report(parts, HiddenNames(names=frozenset({"bob"})), keep_names=False).values()
-
-    assert "bob" not in text
-    assert text.startswith("not collected: /home/h")
+    options = [
+        "psi=1",
+        "cgroup_disable=memory",
+        "systemd.unified_cgroup_hierarchy=0",
+        "nohz_full=1-3",
+        "mitigations=off",
+    ]
+    assert all(map(shown, options))
+    assert not any(map(shown, ["root=UUID=1", "systemd.setenv=TOKEN=x", "a.psi=1", "psifoo", "nfsroot=10.0.0.1:/acme"]))
