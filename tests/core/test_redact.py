@@ -82,6 +82,7 @@ def test_a_name_has_one_hash_wherever_it_stands(pods: list[tuple[str, str, str]]
         document = json.loads(redacted(json.dumps(values, indent=2), pods))
 
         assert label == document["pod"] == f"{document['namespace']}/{document['name']}"
+        assert label == "/".join(word if word in WELL_KNOWN else hashed(word, SALT) for word in (namespace, name))
         assert label in redacted(json.dumps(values, separators=(",", ":")), pods)
         assert document["uid"] == redact(uid) == hashed(uid, SALT)
         assert redact(f"pod{uid.replace('-', '_')}.slice") == f"pod{document['uid']}.slice"
@@ -91,6 +92,7 @@ def test_a_name_has_one_hash_wherever_it_stands(pods: list[tuple[str, str, str]]
 @example("\\x2d")
 @example("DOM\\robert")
 @example("łukasz")
+@example("a\x07b")
 def test_users_and_hosts_of_whatever_characters_go_in_each_spelling(user: str) -> None:
     for text in (f"by {user}.", f"by {printable(user)}", json.dumps({"reason": f"by {user}"})):
         shown = redact(text, names={user})
@@ -123,6 +125,19 @@ def test_an_ordinary_word_goes_only_where_it_is_a_name() -> None:
     assert shown('namespaces = ["batch", "kube-system"]') == f'namespaces = ["{batch}", "kube-system"]'
     assert shown('"name": "memory", "class": "batch"') == '"name": "memory", "class": "batch"'
     assert shown('"namespace": null, "name": "memory"') == f'"namespace": null, "name": "{memory}"'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [r"a\n{}", r"\x1b{}", r"\u001b{}", "{}_1", "pod-{}.slice", "é{}", "default/{}", "/x/{}/y"],
+)
+@pytest.mark.parametrize("name", ["shop-1", "Shop_1", r"shop\x2d1"])
+def test_a_name_goes_in_each_spelling_and_place(text: str, name: str) -> None:
+    assert redact(text.format(name), names={"shop", "shop-1"}) == text.format(hashed("shop-1", SALT))
+
+
+def test_a_pod_in_a_well_known_namespace_goes_though_it_is_not_known() -> None:
+    assert redact("default/gone waits") == f"default/{hashed('gone', SALT)} waits"
 
 
 @pytest.mark.parametrize("glob", ["team-[ab]*/web", "*acme*/?", "pay*", "x/*-7"])
