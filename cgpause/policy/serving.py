@@ -136,10 +136,10 @@ def serve(
             running.add(one, total)
         else:
             kept = overdue.granted if overdue is not None and one.is_paused and one is not overdue else 0.0
-            need, fits_in, added = _test(one, running, slack, left, kept, spare)
+            need, fits_in, added, total = _test(one, total, running, slack, left, kept, spare)
             runs = need <= fits_in or need <= one.negligible
             if runs:
-                running.add(added, running.bytes_with(added))
+                running.add(added, total)
                 overdue = None if one is overdue else overdue
         if all_pods or one.is_paused or not runs:
             places.append(place_of(added, need, fits_in, runs=runs, first=one is first))
@@ -149,25 +149,28 @@ def serve(
 
 
 def _test(
-    one: Demand, running: Growing, slack: float, left: float, kept: float, spare: float
-) -> tuple[float, float, Demand]:
+    one: Demand, total: float, running: Growing, slack: float, left: float, kept: float, spare: float
+) -> tuple[float, float, Demand, float]:
     """Return the bytes that a pod needs, the bytes that they must fit in if it is to run, and the demand to add then.
 
     Usually the pod's growth has to fit the slack. If the grant of a growing pod that is paused or new does not fit, the
     test compares the grant, and the pod does not run. If such a pod has a `start`, the test compares `start` with the
-    slack instead. `kept` are bytes that an overdue pod needs.
+    slack instead. `total` is `running.bytes_with(one)`; the last value returned is the same with the demand to add.
+    `kept` are bytes that an overdue pod needs.
     """
-    starts = one.active and (one.is_paused or one.newcomer)
-    unpromised = left - PROMISED * running.promised - kept
-    if starts and one.granted > unpromised:
-        if not one.start:
-            return one.granted, unpromised, one
-        # An idle CPU can run it, and all others keep their way to their peaks: only its first memory has to fit.
-        one = one._replace(counted=one.start, variance=0.0, basis=Basis.FIRST)
-        spare = 0.0
-    growth = running.bytes_with(one) - running.bytes
-    leaves_free = spare * running.bytes if starts and one.is_paused else 0.0
-    return growth, slack - running.bytes - kept - leaves_free, one
+    grown = running.bytes
+    fits_in = slack - grown - kept
+    if one.active and (one.is_paused or one.newcomer):
+        unpromised = left - PROMISED * running.promised - kept
+        if one.granted <= unpromised:
+            fits_in -= spare * grown if one.is_paused else 0.0
+        elif one.start:
+            # An idle CPU can run it, and all others keep their way to their peaks: only its first memory has to fit.
+            one = one._replace(counted=one.start, variance=0.0, basis=Basis.FIRST)
+            total = running.bytes_with(one)
+        else:
+            return one.granted, unpromised, one, total
+    return total - grown, fits_in, one, total
 
 
 class Way(NamedTuple):
