@@ -57,6 +57,7 @@ class Basis(StrEnum):
     NOTHING = "nothing: it does not grow"
 
 
+_LIMIT = Basis.LIMIT
 _GROWTH = Basis.GROWTH
 _RATE = Basis.RATE
 
@@ -153,7 +154,7 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
     need = need if need < claim else claim
     active = False
     if newcomer or is_paused or rate * ACTIVE_S > terms.active_bytes or growth.may_take_first_memory():
-        worst, expected, basis = _amounts(growth, limit, peaks)
+        worst, expected, basis = _amounts(growth, limit, claim, peaks)
         active = claim >= 4096 and expected + used - growth.low > terms.active_bytes
         if basis is _GROWTH:
             worst = expected = max(worst * (1 - terms.idle_share), need)
@@ -172,7 +173,7 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
                 counted = max(counted, min(granted, first_bytes(terms.capacity_bytes) - growth.surge()))
     else:
         worst = granted = need
-        basis = Basis.NOTHING if not rate else _RATE if need < claim else Basis.LIMIT
+        basis = Basis.NOTHING if not rate else _RATE if need < claim else _LIMIT
     large = large_bytes(growth.top, terms.capacity_bytes, terms.noise)
     if beyond and growth.last_peak and used <= growth.low + large and not (is_paused or newcomer):
         # It has just freed memory, or still does while it ends: frozen, it would keep what the next pod needs. For pods
@@ -221,21 +222,20 @@ def _growth(growth: Growth, terms: Terms, *, is_paused: bool, need: float, most:
     return (mean, variance) if mean < most and variance < most * most else (min(mean, most), min(variance, most * most))
 
 
-def _amounts(growth: Growth, limit: int | None, peaks: tuple[int, ...]) -> tuple[float, float, Basis]:
+def _amounts(growth: Growth, limit: int | None, claim: float, peaks: tuple[int, ...]) -> tuple[float, float, Basis]:
     """Return the worst and the expected demand in bytes, and the basis of the expected one."""
     used = growth.used
-    claim = _INFINITE if limit is None else max(limit - used, 0.0)
+    if limit is not None and len(peaks) < KNOWN_PEAKS:
+        if growth.admitted:
+            return claim, claim * _EXPECTED_SHARE, _LIMIT
+        return claim, max(limit * _NEWCOMER_SHARE - used, claim / 4), _LIMIT
     higher = [peak - used for peak in peaks if peak > used]
-    if higher if limit is None else len(peaks) >= KNOWN_PEAKS:
-        again = max(growth.surge(), used >> 4)
-        expected = sum(higher) / len(higher) if higher else again / 2
-        worst = claim if limit is not None else max(higher, default=again)
-        return worst, min(expected, claim), Basis.PEAKS
-    if limit is None:
-        return float(used), used / 2, Basis.GROWTH
-    if growth.admitted:
-        return claim, claim * _EXPECTED_SHARE, Basis.LIMIT
-    return claim, max(limit * _NEWCOMER_SHARE - used, claim / 4), Basis.LIMIT
+    if limit is None and not higher:
+        return float(used), used / 2, _GROWTH
+    again = max(growth.surge(), used >> 4)
+    expected = sum(higher) / len(higher) if higher else again / 2
+    worst = claim if limit is not None else max(higher, default=again)
+    return worst, min(expected, claim), Basis.PEAKS
 
 
 def beyond_bytes(used: int, peaks: tuple[int, ...]) -> float:
@@ -251,7 +251,7 @@ def first_bytes(capacity_bytes: int) -> float:
 
 def unbounded_bytes(growth: Growth, peaks: tuple[int, ...], reaction_s: float) -> float:
     """Return the most bytes that a pod without a limit may take before it gives back."""
-    worst, _, _ = _amounts(growth, None, peaks)
+    worst, _, _ = _amounts(growth, None, _INFINITE, peaks)
     return max(worst, growth.rate * reaction_s)
 
 
