@@ -87,8 +87,8 @@ REASONS: dict[str, dict[str, str]] = {
         ),
         "float(used if base is None else used - base if used > base else 0), -> "
         "float(used if base is None else used - base if used >= base else 0),": "at equality both give 0",
-        "basis, 0 if active and growth.surge() > large else large, -> "
-        "basis, -1 if active and growth.surge() > large else large,": "no need is below 0",
+        "basis, 0 if active and used - low > large else large, -> "
+        "basis, -1 if active and used - low > large else large,": "no need is below 0",
         "return (mean, variance) if mean < most and variance < most * most else "
         "(min(mean, most), min(variance, most * most)) -> "
         "return (mean, variance) if mean < most and variance is most * most else "
