@@ -71,7 +71,7 @@ class _Interval:
 def learn(growths: Growths, sample: Sample) -> Growths:
     """Return the growths after one more sample, without the pods that are not in it, but with their peaks."""
     at_ns, pods = sample.at_ns, sample.pods
-    learned, find = dict(growths.pods), growths.pods.get
+    learned, find, workloads = dict(growths.pods), growths.pods.get, growths.workloads
     elapsed_ns = at_ns - growths.at_ns
     can_learn, is_first = elapsed_ns >= SHORTEST_NS, not growths.at_ns
     least = sample.headroom.capacity_bytes * LITTLE_PCT / 100
@@ -96,8 +96,9 @@ def learn(growths: Growths, sample: Sample) -> Growths:
     for place in compress(count(), map(ne, pods, chain(growths.still, repeat(None)))):
         usage = pods[place]
         pod = usage.pod
-        key, old = pod.cgroup, find(pod.cgroup)
-        if pod.workload is not None and key not in growths.workloads:  # kubelet may make its log folder late
+        key = pod.cgroup
+        old = find(key)
+        if pod.workload is not None and key not in workloads:  # kubelet may make its log folder late
             named[key] = pod.workload
         if old is not None and can_learn and not old.rate and _stands_still(old, usage, interval):
             continue
@@ -110,7 +111,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:
             old = learned[key] = _next(old, usage, interval)
         if old.rate or pod.paused is not None or not old.admitted or old.excused or old.may_take_first_memory():
             moving.append(usage)
-    known = {**growths.workloads, **named} if named else growths.workloads
+    known = {**workloads, **named} if named else workloads
     peaks = growths.peaks.with_new(interval.peaks) if interval.peaks else growths.peaks
     for end in ends:
         peaks = _take_end(end, peaks, learned, interval)
@@ -241,7 +242,9 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
         if base is not None and used < base:
             base = used
         if runs:
-            rate, flow, squares, grew = _grow(old, used, used - low, ran_ns - low_ran_ns, interval)
+            rate, flow, squares, grew = _grow(
+                rate, flow, squares, used - top, used - low, ran_ns - low_ran_ns, interval
+            )
         elif not is_paused:
             rate = _remembered(rate * interval.decay)
         top = used if used > top else top
@@ -258,11 +261,16 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
     ))  # fmt: skip
 
 
-def _grow(old: Growth, used: int, surge: int, surge_ns: int, interval: _Interval) -> tuple[float, float, float, bool]:
-    """Return `rate`, `flow`, `squares` and `grew` of a running pod, with `surge` bytes taken in `surge_ns`."""
-    rate, grown, noise = old.rate * interval.decay, used - old.top, interval.noise
+def _grow(
+    rate: float, flow: float, squares: float, grown: int, surge: int, surge_ns: int, interval: _Interval
+) -> tuple[float, float, float, bool]:
+    """Return `rate`, `flow`, `squares` and `grew` of a running pod after one more sample, from their values before it.
+
+    `grown` are the bytes above its highest use so far, and `surge` those that it has taken in `surge_ns`.
+    """
+    rate, noise = rate * interval.decay, interval.noise
     counted = grown if grown > 0 and surge > noise else 0
-    flow, squares = _average(old.flow, old.squares, counted, interval.weights)
+    flow, squares = _average(flow, squares, counted, interval.weights)
     grew = grown > noise
     if counted:
         latest = (
