@@ -15,6 +15,7 @@ from cgpause.core.model import CpuMax, Pressure
 
 # The kernel's counters have at most 64 bits, so 20 digits.
 _NUMBER = re.compile(rb"[0-9]{1,20}")
+_KB = re.compile(rb"\s*([0-9]{1,20})\s+kB(?!\S)")  # right-aligned; the width of the field has changed between kernels
 _NUMBER_LINE = re.compile(rb"([0-9]{1,20})(?:\n|\Z)")
 _CPU_MAX = re.compile(rb"(max|[0-9]{1,20}) ([0-9]{1,20})\n?")
 _PRESSURE_LINE = re.compile(rb"(some|full) avg10=(\d+\.\d+) avg60=\d+\.\d+ avg300=\d+\.\d+ total=(\d{1,20})")
@@ -160,11 +161,10 @@ def parse_meminfo(data: bytes) -> MemInfo:
 
 def _meminfo_bytes(data: bytes, key: bytes) -> int:
     start = data.find(key)
-    # The numbers are right-aligned in a field whose width has changed between kernels.
-    fields = data[start + len(key) :].split(None, 2)[:2] if start >= 0 else []
-    if len(fields) != 2 or fields[1] != b"kB" or not _NUMBER.fullmatch(fields[0]):
+    match = _KB.match(data, start + len(key)) if start >= 0 else None
+    if match is None:
         raise MalformedError(f"/proc/meminfo (no {key.decode()[:-1]})", data[:200])
-    return int(fields[0]) * 1024
+    return int(match[1]) * 1024
 
 
 def parse_pressure(data: bytes) -> Pressure:
