@@ -41,7 +41,9 @@ class Peaks:
         if pod.workload is None:
             return ()
         known = self.known.get(pod.workload, ())
-        killed = self.killed.get(pod.workload, 0) if self.killed else 0
+        if not self.killed:
+            return known
+        killed = self.killed.get(pod.workload, 0)
         is_guessed = killed and len(known) < KNOWN_PEAKS and max(known, default=0) <= killed
         return (*known, int(killed * _KILLED_FACTOR)) if is_guessed else known
 

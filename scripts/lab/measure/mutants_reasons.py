@@ -156,8 +156,7 @@ REASONS: dict[str, dict[str, str]] = {
     },
     "policy/peaks": {
         "return () -> pass": "a pod without a workload has no peaks either way; the line is there for mypy",
-        "killed = self.killed.get(pod.workload, 0) if self.killed else 0 -> "
-        "killed = self.killed.get(pod.workload, 1) if self.killed else 0": "a guess of one byte",
+        "killed = self.killed.get(pod.workload, 0) -> killed = self.killed.get(pod.workload, 1)": "a guess of one byte",
         "is_guessed = killed and len(known) < KNOWN_PEAKS and max(known, default=0) <= killed -> "
         "is_guessed = killed and len(known) < KNOWN_PEAKS and max(known, default= -1) <= killed": (
             "any number up to the use of a killed container"
