@@ -434,8 +434,8 @@ def _growing_pods(growths: Growths, sample: Sample) -> int:
     """Return the number of growing pods, for `worthwhile_bytes`: up to MANY_PODS all that may grow count."""
     if len(growths.moving) <= MANY_PODS:
         return len(growths.moving)
-    noise = noise_bytes(sample.cpus)
-    return sum(growths.pods[usage.pod.cgroup].flow * ACTIVE_S > noise for usage in growths.moving)
+    pods, noise = growths.pods, noise_bytes(sample.cpus)
+    return len([None for usage in growths.moving if pods[usage.pod.cgroup].flow * ACTIVE_S > noise])
 
 
 def reaction_s(late_s: float, sample: Sample) -> float:
