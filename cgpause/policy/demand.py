@@ -43,6 +43,7 @@ _new = tuple.__new__
 """Demand(...) takes three times as long."""
 # As globals: the lookup of an enum's member takes ten times as long, and `demand` runs for each moving pod.
 _SERVICE = PodKind.SERVICE
+_THROTTLE = Mechanism.THROTTLE
 _QOS_RANK = {QosClass.GUARANTEED: 2, QosClass.BURSTABLE: 1, QosClass.BEST_EFFORT: 0}
 
 
@@ -268,7 +269,7 @@ def leak_bytes(usage: PodUsage, growth: Growth, capacity_bytes: int, quota_cpus:
     `quota_cpus` is its quota in CPUs. `freezes` is whether it is frozen once it has grown by `leak_limit_bytes`.
     """
     pod = usage.pod
-    if pod.paused is None or pod.paused.mechanism is not Mechanism.THROTTLE:
+    if pod.paused is None or pod.paused.mechanism is not _THROTTLE:
         return 0.0
     # Measured: at 1 % of a CPU a pod does 1 % of its former work (docs/measurements/performance.md).
     leak = growth.rate * min(quota_cpus, 1.0) * HORIZON_S
@@ -287,6 +288,6 @@ def grown_bytes(growth: Growth) -> int:
 
 def outgrows(pod: Pod, growth: Growth, capacity_bytes: int) -> bool:
     """Return True if a throttled pod has grown by more than `leak_limit_bytes` and has to be frozen."""
-    if pod.paused is None or pod.paused.mechanism is not Mechanism.THROTTLE:
+    if pod.paused is None or pod.paused.mechanism is not _THROTTLE:
         return False
     return grown_bytes(growth) > leak_limit_bytes(capacity_bytes)

@@ -93,8 +93,8 @@ REASONS: dict[str, dict[str, str]] = {
         "(min(mean, most), min(variance, most * most)) -> "
         "return (mean, variance) if mean < most and variance is most * most else "
         "(min(mean, most), min(variance, most * most))": "a short cut: the long way gives the same",
-        "if pod.paused is None or pod.paused.mechanism is not Mechanism.THROTTLE: -> "
-        "if pod.paused is None or pod.paused.mechanism < Mechanism.THROTTLE:": (
+        "if pod.paused is None or pod.paused.mechanism is not _THROTTLE: -> "
+        "if pod.paused is None or pod.paused.mechanism < _THROTTLE:": (
             "a pause is throttle or freeze, and freeze comes first in the alphabet"
         ),
     },
@@ -122,8 +122,8 @@ REASONS: dict[str, dict[str, str]] = {
     "policy/hold": {
         "if at_ns - (old.resumed_ns or 0) < _run_ns(old, hold): -> "
         "if at_ns - (old.resumed_ns or -1) < _run_ns(old, hold):": _FOR_MYPY,
-        "return pod.kind is not PodKind.BATCH or stretch.turn or not stretch.resumed_by_policy -> "
-        "return pod.kind != PodKind.BATCH or stretch.turn or not stretch.resumed_by_policy": _SAME_MEMBER,
+        "return pod.kind is not _BATCH or stretch.turn or not stretch.resumed_by_policy -> "
+        "return pod.kind != _BATCH or stretch.turn or not stretch.resumed_by_policy": _SAME_MEMBER,
     },
     "policy/kinds": {
         "if workload in self._known and self._known[workload] is known: -> "
