@@ -191,8 +191,8 @@ class Sampler:
             return None
         tree, pods, sum_bytes = self._tree.pods, [], 0
         pread, new, usage_type = os.pread, tuple.__new__, PodUsage  # as in `_read_all`
-        for _, pod in moving:
-            tracked = tree.get(pod.cgroup)
+        for one in moving:
+            tracked = tree.get(one.pod.cgroup)
             if tracked is None:
                 return None
             try:

@@ -252,7 +252,7 @@ def _concerned(state: State, learned: reserve.ReserveState, sample: Sample) -> t
     moving = learned.growths.moving
     if not state.stretches:
         return moving
-    concerned = {pod.cgroup for _, pod in moving}
+    concerned = {usage.pod.cgroup for usage in moving}
     if state.stretches.keys() <= concerned:
         return moving
     concerned |= state.stretches.keys()

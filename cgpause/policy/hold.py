@@ -65,7 +65,8 @@ def paused_by_daemon(pod: Pod) -> bool:
 def follow(stretches: Stretches, pods: tuple[PodUsage, ...], at_ns: int, hold: HoldConfig) -> dict[CgroupId, Stretch]:
     """Return the stretches after a sample, without pods that vanished, have run for long enough or are `no_program`."""
     followed = {}
-    for _, pod in pods:
+    for usage in pods:
+        pod = usage.pod
         old = stretches.get(pod.cgroup)
         if pod.paused is not None and paused_by_daemon(pod):
             if old is None or old.resumed_by_policy or old.resumed_ns is not None:
