@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from typing import NamedTuple
 
 from cgpause.core.memory_units import mib
@@ -70,7 +70,7 @@ class Place(NamedTuple):
 def place_of(one: Demand, need: float, left: float, *, runs: bool, first: bool = False) -> Place:
     """Return the place of a demand for `need` bytes where `left` bytes are left."""
     pod = one.usage.pod
-    claim = float("inf") if pod.memory_max_bytes is None else max(pod.memory_max_bytes - one.used, 0)
+    claim = inf if pod.memory_max_bytes is None else max(pod.memory_max_bytes - one.used, 0)
     return Place(
         one.usage,
         claim,
@@ -128,12 +128,12 @@ def serve(
         if total <= slack and not (all_pods or one.is_paused or one.newcomer or one is first or one.excused):
             running.add(one, total)  # most pods
             continue
-        runs, need, fits_in, added = True, one.worst, left, one
-        if one is first:
-            # The slack leaves its growth out already.
-            running.promised += one.worst if one.active and not one.is_service else 0.0
-        elif one.excused:
-            running.add(one, total)
+        if one is first or one.excused:
+            runs, need, fits_in, added = True, one.worst, left, one
+            if one is not first:
+                running.add(one, total)
+            elif one.active and not one.is_service:  # the slack leaves its growth out already
+                running.promised += one.worst
         else:
             kept = overdue.granted if overdue is not None and one.is_paused and one is not overdue else 0.0
             need, fits_in, added, total = _test(one, total, running, slack, left, kept, spare)

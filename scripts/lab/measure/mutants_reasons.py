@@ -207,8 +207,8 @@ REASONS: dict[str, dict[str, str]] = {
         ),
     },
     "policy/serving": {
-        'claim = float("inf") if pod.memory_max_bytes is None else max(pod.memory_max_bytes - one.used, 0) -> '
-        'claim = float("inf") if pod.memory_max_bytes is None else max(pod.memory_max_bytes - one.used, 1)': (
+        "claim = inf if pod.memory_max_bytes is None else max(pod.memory_max_bytes - one.used, 0) -> "
+        "claim = inf if pod.memory_max_bytes is None else max(pod.memory_max_bytes - one.used, 1)": (
             "a pod above its own limit has a claim of nothing or of a byte"
         ),
         "if total <= slack and not (all_pods or one.is_paused or one.newcomer or one is first or one.excused): -> "
