@@ -25,7 +25,6 @@ pod with the smallest grant goes on instead, an old one before a new one: few po
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from statistics import fmean
 from typing import NamedTuple
@@ -109,8 +108,7 @@ class ReserveState(NamedTuple):
     """The first pod on the way of the last decision (`serving`). While no worst demand fits it stays first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grants:
+class Grants(NamedTuple):
     """The outcome of serving all demands."""
 
     grantable_bytes: float
@@ -122,8 +120,7 @@ class Grants:
     """Whether no worst demand fits."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReserveStep:
+class ReserveStep(NamedTuple):
     """One decision of this policy."""
 
     state: ReserveState

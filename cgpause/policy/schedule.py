@@ -7,7 +7,6 @@ memory.high of kubepods wakes the daemon in time, it sleeps instead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,8 +41,7 @@ _HALF_LIFE_S = 10.0
 """Time in which a past fill rate is halved: a burst is expected again for a while, and less and less."""
 
 
-@dataclass(frozen=True, slots=True)
-class FillRate:
+class FillRate(NamedTuple):
     """The fastest recent growth of memory use."""
 
     at_ns: int | None = None
