@@ -215,16 +215,15 @@ class Headroom:
     @property
     def available_bytes(self) -> int:
         """Memory that pods can still take before an OOM kill: the smaller value of node and kubepods."""
-        if self.kubepods_max_bytes is None:
-            return self.node_available_bytes
-        return min(self.node_available_bytes, self.kubepods_max_bytes - self.kubepods_used_bytes)
+        node, limit = self.node_available_bytes, self.kubepods_max_bytes
+        left = node if limit is None else limit - self.kubepods_used_bytes
+        return left if left < node else node  # noqa: FURB136 - asked often in a decision, and min() is dearer
 
     @property
     def capacity_bytes(self) -> int:
         """Memory that pods share: the node's, or the limit of kubepods if that is smaller."""
-        if self.kubepods_max_bytes is None:
-            return self.node_total_bytes
-        return min(self.node_total_bytes, self.kubepods_max_bytes)
+        node, limit = self.node_total_bytes, self.kubepods_max_bytes
+        return node if limit is None or node < limit else limit
 
     @property
     def used_pct(self) -> float:

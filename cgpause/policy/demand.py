@@ -173,7 +173,8 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
                 counted, variance = granted, 0.0
             elif growth.base is None and not beyond:
                 # Until its first large drop the end of its growth is unknown.
-                counted, variance = max(counted, min(granted, soon)), 0.0
+                most = granted if granted < soon else soon
+                counted, variance = counted if counted > most else most, 0.0
             elif beyond and growth.may_take_first_memory() and not is_paused:
                 # It may have started beside others (`start`).
                 counted = max(counted, min(granted, first_bytes(terms.capacity_bytes) - growth.surge()))
@@ -273,12 +274,17 @@ def leak_bytes(usage: PodUsage, growth: Growth, capacity_bytes: int, quota_cpus:
         return 0.0
     # Measured: at 1 % of a CPU a pod does 1 % of its former work (docs/measurements/performance.md).
     leak = growth.rate * min(quota_cpus, 1.0) * HORIZON_S
-    return min(leak, max(leak_limit_bytes(capacity_bytes) - grown_bytes(growth), 0.0)) if freezes else leak
+    if not freezes:
+        return leak
+    left = leak_limit_bytes(capacity_bytes) - grown_bytes(growth)
+    left = left if left > 0 else 0.0
+    return leak if leak < left else left
 
 
 def leak_limit_bytes(capacity_bytes: int) -> float:
     """Return the bytes by which a throttled pod may grow before it is frozen: 10 MiB on a node with 32 GiB."""
-    return max(capacity_bytes / 3200, 512 * 1024)
+    limit, least = capacity_bytes / 3200, 512 * 1024
+    return limit if limit > least else least
 
 
 def grown_bytes(growth: Growth) -> int:

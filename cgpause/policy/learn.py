@@ -273,9 +273,8 @@ def _grow(
     flow, squares = _average(flow, squares, counted, interval.weights)
     grew = grown > noise
     if counted:
-        latest = (
-            grown * NS_PER_S / interval.elapsed_ns if grew else (surge - noise) * NS_PER_S / max(surge_ns, NS_PER_S)
-        )
+        slow_ns = surge_ns if surge_ns > NS_PER_S else NS_PER_S
+        latest = grown * NS_PER_S / interval.elapsed_ns if grew else (surge - noise) * NS_PER_S / slow_ns
         rate = latest if latest > rate else rate
     return _remembered(rate), flow, squares, grew
 
