@@ -217,10 +217,9 @@ def step(
     spare = SPARE * (1 - terms.idle_share)
     served = serve(demands, left, capacity * MARGIN_PCT / 100, state.first, all_places, spare)
     # 3. The cost of the pauses, and the pods that it excuses.
-    active = [one for one in demands if one.active]
-    waiting = _waiting(active, served)
-    cost = _cost_after(state, sample, len(active) - len(waiting), waiting, unsafe=served.unsafe)
-    excused = _excuse(active, waiting, growths, cost.cost_s, left, served.first, is_futile=cost.is_futile)
+    waiting = _waiting(served)
+    cost = _cost_after(state, sample, len(served.active) - len(waiting), waiting, unsafe=served.unsafe)
+    excused = _excuse(served.active, waiting, growths, cost.cost_s, left, served.first, is_futile=cost.is_futile)
     places = _with_excused([*(fixed if all_places else ()), *served.places], excused, grantable)
     # 4. The actions, and the next state.
     grants = Grants(grantable, tuple(places), served.left_bytes, served.unsafe)
@@ -272,10 +271,10 @@ def _demands(usages: Sequence[PodUsage], growths: Growths, terms: Terms) -> list
     return demands
 
 
-def _waiting(active: Sequence[Demand], served: Served) -> list[Demand]:
+def _waiting(served: Served) -> list[Demand]:
     """Return the growing pods that stay paused."""
     resumed = {place.usage.pod.cgroup for place in served.places if place.runs}
-    return [one for one in active if one.is_paused and one.usage.pod.cgroup not in resumed]
+    return [one for one in served.active if one.is_paused and one.usage.pod.cgroup not in resumed]
 
 
 class _Cost(NamedTuple):

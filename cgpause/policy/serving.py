@@ -95,6 +95,8 @@ class Served(NamedTuple):
     admitted: set[CgroupId]
     """Newcomers that may take their first memory."""
     first: CgroupId | None
+    active: list[Demand]
+    """The growing pods, in serving order."""
 
 
 def serve(
@@ -145,7 +147,8 @@ def serve(
             places.append(place_of(added, need, fits_in, runs=runs, first=one is first))
         if runs and one.newcomer:
             admitted.add(one.usage.pod.cgroup)
-    return Served(places, slack - running.bytes, unsafe, admitted, None if first is None else first.usage.pod.cgroup)
+    first_pod = None if first is None else first.usage.pod.cgroup
+    return Served(places, slack - running.bytes, unsafe, admitted, first_pod, active)
 
 
 def _test(
