@@ -72,7 +72,7 @@ class Classifier:
 
     def assume_program(self, tracked: TrackedPod) -> None:
         """Assume until the next look that a program runs in a pod; while memory is not tight, no look may come."""
-        tracked.signs.look_at_ns = self._look_at_ns = 0
+        tracked.signs.look_at_ns = self._look_at_ns = tracked.limits_at_ns = 0
         if tracked.pod.no_program:
             tracked.pod = replace(tracked.pod, no_program=False)
 

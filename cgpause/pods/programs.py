@@ -51,8 +51,9 @@ def look_for_program(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
         if inside.runtime and not no_program and is_new:
             tracked.spare(at_ns + int(SPARED_S * NS_PER_S))
         if inside.program and tracked.limit_due:  # the new container has its limit by now
+            tracked.limits_at_ns = 0
             with suppress(CgpauseError):  # the next refresh of its facts says what is wrong
-                tracked.pod = replace(tracked.pod, memory_max_bytes=tracked.read_limit())
+                tracked.pod = replace(tracked.pod, memory_max_bytes=tracked.read_limit(at_ns))
     if no_program is not tracked.pod.no_program:
         tracked.pod = replace(tracked.pod, no_program=no_program)
     # A new pod is looked at in each sample. An older one rests: an event reports its next container.

@@ -15,6 +15,7 @@ from cgpause.kernel.processes import Processes
 from cgpause.ledger.ledger import read_record
 from cgpause.pods.containers import limit_bytes
 from cgpause.pods.ends import Ends
+from cgpause.pods.refresh_times import CALM_REFRESH_NS
 from cgpause.policy.drifts import Drifts
 from cgpause.policy.growth import CHARGE_BATCH_BYTES
 
@@ -113,6 +114,9 @@ class TrackedPod:
     """Whether `pod.memory_max_bytes` is what the present containers may use, because the pod's own limit is higher."""
     limit_due: bool = False
     """Whether the containers' limits are unknown: one has started or ended since, or has none."""
+    limits_at_ns: int = 0
+    """Earliest time to read the containers' limits again, if no sum of them counts and the pod's own limit stays the
+    same; a change of containers resets it. Listing the containers takes longer than reading all other facts."""
     usage: PodUsage | None = None
     """The usage in the last sample; None before the first one, and after a failed read."""
     oom_kills: int | None = None
@@ -200,22 +204,28 @@ class TrackedPod:
             self.seen = SeenInPause(since_ns)
         return self.seen
 
-    def read_limit(self) -> int | None:
-        """Read how much memory the pod may use, in bytes: its own limit, or less if its present containers' is less.
+    def read_limit(self, at_ns: int) -> int | None:
+        """Return how many bytes of memory the pod may use: its own limit, or less if its containers' limits allow less.
 
-        None: it has no limit. Raises CgroupGoneError, KernelReadError or MalformedError if memory.max cannot be read.
+        None: it has no limit.
+
+        Raises:
+            CgroupGoneError, KernelReadError, MalformedError: memory.max cannot be read.
         """
-        self.own_limit_bytes = own = parse_limit(self.cgroup.read("memory.max"), "memory.max")
+        before, own = self.own_limit_bytes, parse_limit(self.cgroup.read("memory.max"), "memory.max")
+        self.own_limit_bytes = own
         if self.pod.qos is QosClass.BEST_EFFORT:  # none of its containers has a limit
             return own
+        if not self.sums_limits and own == before and at_ns < self.limits_at_ns:
+            return own
         present = limit_bytes(self.cgroup)
-        self.limit_due = present is None
+        self.limits_at_ns, self.limit_due = at_ns + CALM_REFRESH_NS, present is None
         self.sums_limits = present is not None and (own is None or present < own)
         return present if self.sums_limits else own
 
     def forget_containers_limits(self) -> None:
         """Let the pod's own limit count, if it has one, until a program is seen in the container that comes next."""
-        self.limit_due = self.pod.qos is not QosClass.BEST_EFFORT
+        self.limit_due, self.limits_at_ns = self.pod.qos is not QosClass.BEST_EFFORT, 0
         if self.sums_limits and self.own_limit_bytes is not None:
             self.sums_limits = False
             self.pod = replace(self.pod, memory_max_bytes=self.own_limit_bytes)

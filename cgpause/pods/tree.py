@@ -165,7 +165,7 @@ class PodTree:
                 tracked.holds_us = self.own_pod is None and holds_us(cgroup, pod.uid, self._own_uid)
             if tracked.current_fd < 0:
                 tracked.current_fd = cgroup.open("memory.current")
-            memory_max_bytes = tracked.read_limit()
+            memory_max_bytes = tracked.read_limit(at_ns)
             tracked.marks = _read_marks(cgroup)
         except CgroupGoneError:
             trouble = "its cgroup is gone"  # the next refresh drops it

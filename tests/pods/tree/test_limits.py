@@ -84,3 +84,33 @@ def test_a_limit_that_cannot_be_read_stays(fake: FakeTree, tree: PodTree, monkey
     tree.look_for_programs(2 * S)
     assert limit_of(tree) == 90 * MIB
     assert tracked.limit_due
+
+
+@pytest.mark.parametrize("own", ["max", "9000"])
+def test_containers_limits_are_read_again_only_where_they_may_have_changed(
+    fake: FakeTree, tree: PodTree, monkeypatch: Patch, own: str
+) -> None:
+    """Listing the containers of all pods took half of the time of reading their facts."""
+    sums: list[int | None] = []
+    monkeypatch.setattr("cgpause.pods.tracked.limit_bytes", lambda _: sums.pop(0))
+    pod = fake.add_pod("web", memory_max=own)
+    without = None if own == "max" else int(own)
+
+    def refresh(at_s: int, *now: int | None) -> int | None:
+        sums.extend(now)
+        tree.refresh(at_s * S)
+        assert sums == []
+        return limit_of(tree)
+
+    assert refresh(1, None) == without
+    assert refresh(60) == without
+    assert refresh(600) == without
+    assert refresh(601, 5000) == 5000, "an event was missed"
+    assert refresh(602, 6000) == 6000, "a container was resized"
+    assert refresh(603, None) == without
+    assert refresh(604) == without
+    (tracked,) = tree.pods.values()
+    tree.note_container_change(tracked, 605 * S)
+    assert refresh(605, None) == without
+    (pod / "memory.max").write_text("8000\n")
+    assert refresh(606, 7000) == 7000, "the pod was resized"
