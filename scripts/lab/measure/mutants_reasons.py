@@ -87,14 +87,14 @@ REASONS: dict[str, dict[str, str]] = {
         ),
         "float(used if base is None else used - base if used > base else 0), -> "
         "float(used if base is None else used - base if used >= base else 0),": "at equality both give 0",
-        "basis, 0 if active and used - low > large else large, -> "
-        "basis, -1 if active and used - low > large else large,": "no need is below 0",
+        "basis, 0 if active and growth.surge() > large else large, -> "
+        "basis, -1 if active and growth.surge() > large else large,": "no need is below 0",
         "return (mean, variance) if mean < most and variance < most * most else "
         "(min(mean, most), min(variance, most * most)) -> "
         "return (mean, variance) if mean < most and variance is most * most else "
         "(min(mean, most), min(variance, most * most))": "a short cut: the long way gives the same",
-        "if pod.paused is None or pod.paused.mechanism is not _THROTTLE: -> "
-        "if pod.paused is None or pod.paused.mechanism < _THROTTLE:": (
+        "if pod.paused is None or pod.paused.mechanism is not Mechanism.THROTTLE: -> "
+        "if pod.paused is None or pod.paused.mechanism < Mechanism.THROTTLE:": (
             "a pause is throttle or freeze, and freeze comes first in the alphabet"
         ),
     },
@@ -122,8 +122,8 @@ REASONS: dict[str, dict[str, str]] = {
     "policy/hold": {
         "if at_ns - (old.resumed_ns or 0) < _run_ns(old, hold): -> "
         "if at_ns - (old.resumed_ns or -1) < _run_ns(old, hold):": _FOR_MYPY,
-        "return pod.kind is not _BATCH or stretch.turn or not stretch.resumed_by_policy -> "
-        "return pod.kind != _BATCH or stretch.turn or not stretch.resumed_by_policy": _SAME_MEMBER,
+        "return pod.kind is not PodKind.BATCH or stretch.turn or not stretch.resumed_by_policy -> "
+        "return pod.kind != PodKind.BATCH or stretch.turn or not stretch.resumed_by_policy": _SAME_MEMBER,
     },
     "policy/kinds": {
         "if workload in self._known and self._known[workload] is known: -> "
@@ -156,7 +156,8 @@ REASONS: dict[str, dict[str, str]] = {
     },
     "policy/peaks": {
         "return () -> pass": "a pod without a workload has no peaks either way; the line is there for mypy",
-        "killed = self.killed.get(pod.workload, 0) -> killed = self.killed.get(pod.workload, 1)": "a guess of one byte",
+        "killed = self.killed.get(pod.workload, 0) if self.killed else 0 -> "
+        "killed = self.killed.get(pod.workload, 1) if self.killed else 0": "a guess of one byte",
         "is_guessed = killed and len(known) < KNOWN_PEAKS and max(known, default=0) <= killed -> "
         "is_guessed = killed and len(known) < KNOWN_PEAKS and max(known, default= -1) <= killed": (
             "any number up to the use of a killed container"
@@ -207,8 +208,8 @@ REASONS: dict[str, dict[str, str]] = {
         ),
     },
     "policy/serving": {
-        "claim = inf if pod.memory_max_bytes is None else max(pod.memory_max_bytes - one.used, 0) -> "
-        "claim = inf if pod.memory_max_bytes is None else max(pod.memory_max_bytes - one.used, 1)": (
+        'claim = float("inf") if pod.memory_max_bytes is None else max(pod.memory_max_bytes - one.used, 0) -> '
+        'claim = float("inf") if pod.memory_max_bytes is None else max(pod.memory_max_bytes - one.used, 1)': (
             "a pod above its own limit has a claim of nothing or of a byte"
         ),
         "if total <= slack and not (all_pods or one.is_paused or one.newcomer or one is first or one.excused): -> "
