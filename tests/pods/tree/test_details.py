@@ -218,7 +218,7 @@ def test_a_pod_that_vanishes_does_not_stop_the_details_of_others(fake: FakeTree,
     shutil.rmtree(gone)
     read_details(tree, S)
     assert details(tree) == {"gone": (0, None), "web": (5, 13)}
-    assert open_descriptors() == before
+    assert open_descriptors() <= before  # the thread that reads the pods' own words may have closed its files
 
 
 @pytest.mark.parametrize(("ruled", "becomes"), [(PodClass.AUTO, PodKind.SERVICE), (PodClass.BATCH, PodKind.BATCH)])
