@@ -65,14 +65,14 @@ class Classifier:
         """
         tracked.signs.started_ns, tracked.signs.paused_ns = at_ns, 0
         self.assume_program(tracked)
-        tracked.forget_containers_limits()
         if tracked.limit_due and tracked.own_limit_bytes is None:
             self.expects_program = True  # the next look reads the limit of the new container
         self._begin_starting(tracked, at_ns)
 
     def assume_program(self, tracked: TrackedPod) -> None:
         """Assume until the next look that a program runs in a pod; while memory is not tight, no look may come."""
-        tracked.signs.look_at_ns = self._look_at_ns = tracked.limits_at_ns = 0
+        tracked.signs.look_at_ns = self._look_at_ns = 0
+        tracked.forget_containers_limits()  # it may be a new container's
         if tracked.pod.no_program:
             tracked.pod = replace(tracked.pod, no_program=False)
 

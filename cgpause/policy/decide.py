@@ -31,7 +31,6 @@ from cgpause.policy.reserve import Grants
 from cgpause.policy.schedule import Quiet
 
 _MEMORY_CURRENT = itemgetter(0)
-_SERVICE, _RESERVE, _WATERMARK = PodKind.SERVICE, Policy.RESERVE, Policy.WATERMARK  # globals, as in `demand`
 _PAUSED_LOOK_NS = NS_PER_S
 """Longest time between two readings of all pods while memory is tight or a pod is paused. A paused pod can get SIGTERM
 at any time, also while there is headroom, and only a decision looks for it."""
@@ -116,7 +115,7 @@ def see(state: State, sample: Sample, config: Config) -> Seen:
     fill = schedule.learn(state.fill, sample.at_ns, sample.headroom)
     tight_below_bytes = _tight_below_bytes(sample, config)
     tight = sample.headroom.available_bytes < tight_below_bytes
-    if config.policy is _WATERMARK:
+    if config.policy is Policy.WATERMARK:
         left_bytes = _grantable_below_mark(sample, config)
         return Seen(fill, state.reserve, sample.pods, left_bytes, tight, tight_below_bytes)
     learned = reserve.observe(state.reserve, sample)
@@ -131,7 +130,7 @@ def _leave_all(seen: Seen, sample: Sample, config: Config) -> Decision:
     next_ns = _next_ns(seen.fill, sample, seen.left_bytes, [], {}, config)
     learned = reserve.end_shortage(seen.reserve._replace(unsafe_since_ns=None, first=None, cost_s=0.0))
     quiet = None
-    if config.policy is _RESERVE:
+    if config.policy is Policy.RESERVE:
         quiet = _quiet(seen.left_bytes, [], {}, sample, next_ns, config)
         if not seen.tight:
             quiet = schedule.far_quiet(sample, seen.tight_below_bytes, next_ns, quiet.low_bytes)
@@ -151,7 +150,7 @@ def decide_on_all(
     stretches = hold.follow(state.stretches, pods, at_ns, config.hold)
     parts = _group(pods, stretches, sample, config)
     grants: Grants | None = None
-    if config.policy is _RESERVE:
+    if config.policy is Policy.RESERVE:
         step = reserve.step(
             seen.reserve,
             sample,
@@ -262,7 +261,7 @@ def _concerned(state: State, learned: reserve.ReserveState, sample: Sample) -> t
 def _group(
     pods: tuple[PodUsage, ...], stretches: Mapping[CgroupId, hold.Stretch], sample: Sample, config: Config
 ) -> _Groups:
-    at_ns, parts = sample.at_ns, _Groups([], [], [], [])
+    at_ns, parts, is_reserve = sample.at_ns, _Groups([], [], [], []), config.policy is Policy.RESERVE
     due: list[PodUsage] = []
     for usage in rank(pods):
         pod = usage.pod
@@ -270,7 +269,7 @@ def _group(
         if pod.paused is not None:
             end = hold.must_end(pod, at_ns)
             if end is None and hold.is_spent(pod, stretch, at_ns, config.hold):
-                if pod.kind is not _SERVICE:
+                if pod.kind is not PodKind.SERVICE:
                     due.append(usage)
                     continue
                 end = Result.TIME, hold.spent_text(pod, config.hold)
@@ -282,7 +281,7 @@ def _group(
                 parts.paused.append(usage)
             continue
         running_s = hold.must_run_s(pod, stretch, at_ns, config.hold)
-        if running_s is None or (config.policy is _RESERVE and hold.is_only_new(pod, stretch, at_ns, config.hold)):
+        if running_s is None or (is_reserve and hold.is_only_new(pod, stretch, at_ns, config.hold)):
             parts.candidates.append(usage)
         else:
             parts.unstoppable.append((usage, running_s))
@@ -331,7 +330,7 @@ def _claim_bytes(usage: PodUsage) -> int:
 
 def _grantable_bytes(sample: Sample, config: Config) -> float:
     """Return the bytes that the policy may grant."""
-    return reserve.grantable_bytes(sample) if config.policy is _RESERVE else _grantable_below_mark(sample, config)
+    return reserve.grantable_bytes(sample) if config.policy is Policy.RESERVE else _grantable_below_mark(sample, config)
 
 
 def _tight_below_bytes(sample: Sample, config: Config) -> int:

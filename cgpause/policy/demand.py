@@ -274,17 +274,12 @@ def leak_bytes(usage: PodUsage, growth: Growth, capacity_bytes: int, quota_cpus:
         return 0.0
     # Measured: at 1 % of a CPU a pod does 1 % of its former work (docs/measurements/performance.md).
     leak = growth.rate * min(quota_cpus, 1.0) * HORIZON_S
-    if not freezes:
-        return leak
-    left = leak_limit_bytes(capacity_bytes) - grown_bytes(growth)
-    left = left if left > 0 else 0.0
-    return leak if leak < left else left
+    return min(leak, max(leak_limit_bytes(capacity_bytes) - grown_bytes(growth), 0.0)) if freezes else leak
 
 
 def leak_limit_bytes(capacity_bytes: int) -> float:
     """Return the bytes by which a throttled pod may grow before it is frozen: 10 MiB on a node with 32 GiB."""
-    limit, least = capacity_bytes / 3200, 512 * 1024
-    return limit if limit > least else least
+    return max(capacity_bytes / 3200, 512 * 1024)
 
 
 def grown_bytes(growth: Growth) -> int:

@@ -35,7 +35,7 @@ FREEZE_AFTER_S = 1.5
 finish its handler. In a frozen process the signal stays pending, and the daemon sees it within a second. A short pause
 ends before the freeze and so stays cheap; to the pod, a freeze is a full stop."""
 # As globals: the lookup of an enum's member takes ten times as long, and these run for each paused pod.
-_BATCH, _SERVICE, _STARTING = PodKind.BATCH, PodKind.SERVICE, PodKind.STARTING
+_BATCH, _STARTING = PodKind.BATCH, PodKind.STARTING
 _DAEMON, _MANUAL = Owner.DAEMON, Owner.MANUAL
 _AUTO, _THROTTLE = HowPaused.AUTO, Mechanism.THROTTLE
 
@@ -186,9 +186,13 @@ def end_ns(pod: Pod, stretch: Stretch, hold: HoldConfig) -> int:
 
 def max_pause_s(pod: Pod, hold: HoldConfig) -> float:
     """Return the budget of a pod's stretch in s; short runs between two pauses count, too."""
-    if pod.kind is _BATCH:
-        return hold.batch_max_pause_s
-    return hold.max_pause_s if pod.kind is _SERVICE else min(STARTING_PAUSE_S, hold.batch_max_pause_s)
+    match pod.kind:
+        case PodKind.BATCH:
+            return hold.batch_max_pause_s
+        case PodKind.STARTING:
+            return min(STARTING_PAUSE_S, hold.batch_max_pause_s)
+        case PodKind.SERVICE:
+            return hold.max_pause_s
 
 
 def _run_ns(stretch: Stretch, hold: HoldConfig) -> int:
