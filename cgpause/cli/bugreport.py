@@ -28,7 +28,7 @@ from cgpause.pods.names import read_names
 FOLDER = "cgpause-bug-report"
 MAX_BYTES = 2 << 20
 """Size limit of one part's output, of which the end is kept."""
-_PART_S = 30.0
+_PART_S = 120.0
 _MISSING = "not collected: "
 # Named properties only: the unit's text may have passwords, in Environment= or in a comment.
 _UNITS = (

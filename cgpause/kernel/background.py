@@ -11,6 +11,7 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -22,6 +23,8 @@ T = TypeVar("T")
 
 _PATIENCE_S = 0.5
 """Time for which the daemon's loop waits for a reading; a disk that works answers within milliseconds."""
+_SLOW_S = 5.0
+"""Age of a reading from which it is logged as slow. A machine without a free CPU may need a second."""
 
 
 class BackgroundWriter:
@@ -76,8 +79,9 @@ class BackgroundReader(Generic[T]):
         self._what = what
         self._where = where
         self._reading: threading.Thread | None = None
-        self._is_slow = False
-        """Whether the last reading took longer than _PATIENCE_S."""
+        self._begun_s = 0.0
+        self._is_logged = False
+        """Whether the present reading was logged as slow."""
 
     def __call__(self) -> T:
         """Return the result; wait for a new reading for up to _PATIENCE_S, and not at all while an earlier one hangs.
@@ -85,7 +89,11 @@ class BackgroundReader(Generic[T]):
         Without a new reading this is the result of the last one.
         """
         if self._reading is not None and self._reading.is_alive():
+            if not self._is_logged and time.monotonic() >= self._begun_s + _SLOW_S:
+                self._is_logged = True
+                log.warning("%s not read yet: the disk of %s is slow or hangs", self._what, self._where)
             return self._result
+        self._begun_s, self._is_logged = time.monotonic(), False
         self._reading = threading.Thread(target=self._run, name="reading", daemon=True)
         try:
             self._reading.start()
@@ -93,9 +101,6 @@ class BackgroundReader(Generic[T]):
             self._reading = None
             return self._result
         self._reading.join(_PATIENCE_S)
-        was_slow, self._is_slow = self._is_slow, self._reading.is_alive()
-        if self._is_slow and not was_slow:
-            log.warning("%s not read yet: the disk of %s is slow or hangs", self._what, self._where)
         return self._result
 
     def _run(self) -> None:

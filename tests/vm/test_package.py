@@ -204,7 +204,7 @@ def test_a_bug_report_has_unit_and_journal_and_no_name(calm: Node, tmp_path: Pat
 
     run("tar", "-xzf", tmp_path / "report.tar.gz", "-C", tmp_path)
     found = {file.name: file.read_text() for file in (tmp_path / "cgpause-bug-report").iterdir()}
-    assert [name for name, text in found.items() if text.startswith("not collected")] == []
+    assert [(name, text) for name, text in found.items() if text.startswith("not collected")] == []
     assert found["unit.txt"].count("ActiveState=active") == 2
     assert "paused pod=default/h" in found["journal.txt"]
     assert '"what":"paused"' in found["history.jsonl"]
