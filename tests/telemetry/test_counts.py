@@ -110,18 +110,6 @@ def test_a_series_of_seconds_begins_at_0_with_its_first_pause() -> None:
     assert shown(made.values(), POD_SECONDS) == {("a", "x", THROTTLE): 0}
 
 
-def test_time_is_counted_while_a_pod_is_held_and_again_at_the_end() -> None:
-    made = counts(event("paused"))
-    made.count_paused([held()], 1003 * S)
-    assert of(made, SECONDS) == {("default", THROTTLE): 3}
-
-    made.count(event("resumed", at_s=1005, result="room"))
-    made.count_paused([], 1010 * S)
-
-    assert of(made, SECONDS) == {("default", THROTTLE): 5}
-    assert of(made, POD_SECONDS) == {("default", "web", THROTTLE): 5}
-
-
 def test_time_before_and_after_a_freeze_is_told_apart() -> None:
     made = counts(event("paused"))
     made.count_paused([held()], 1002 * S)

@@ -20,7 +20,6 @@ DRY_RUNS = {
     "for": (["pause", "web", "--for", "10m", "--dry-run"], "default/web would be paused (throttle)\n"),
     "force": (["pause", "guarded", "--force", "--dry-run"], "default/guarded would be paused (throttle)\n"),
     "resume": (["resume", "web", "db", "--dry-run"], "default/web is not paused\ndefault/db would be resumed\n"),
-    "all": (["resume", "--all", "--dry-run"], "default/db would be resumed\n"),
 }
 
 

@@ -32,14 +32,9 @@ def test_a_namespace_without_a_pod_is_named(tree: FakeTree) -> None:
     assert (nowhere.exit_code, nowhere.stderr) == (0, "cgpause: no pod in namespace 'nowhere'\n")
 
 
-def terminal(tree: FakeTree, *args: str) -> TerminalProgram:
-    """Run a command in a terminal of 80 columns."""
-    return TerminalProgram(argv(tree, *args))
-
-
 def test_a_wide_status_has_all_columns_on_any_terminal(tree: FakeTree) -> None:
     tree.add_pod("web")
-    with terminal(tree, "status", "-o", "wide") as shown:
+    with TerminalProgram(argv(tree, "status", "-o", "wide")) as shown:
         assert "QOS" in shown.wait_for("running")
-    with terminal(tree, "status") as shown:
+    with TerminalProgram(argv(tree, "status")) as shown:
         assert "QOS" not in shown.wait_for("running")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
-import pytest
 from helpers.commandline import THROTTLED, Patch, S, frozen, record_of, run, snapshot
 from helpers.trees import FakeTree, cpu_max, pause_pod, records_left
 
@@ -14,8 +14,7 @@ from cgpause.ledger import ledger
 from cgpause.ledger.plan import PauseRequest
 
 
-def test_the_daemons_pause_is_taken_over_by_hand(tree: FakeTree, monkeypatch: Patch) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
+def test_the_daemons_pause_is_taken_over_by_hand(tree: FakeTree, web: Path, monkeypatch: Patch) -> None:
     pause_pod(tree.root, web, Owner.DAEMON, reason="memory use 91 %")
     monkeypatch.setattr("cgpause.cli.byhand.now_ns", lambda: 1000 * S)
     before = record_of(tree, web)
@@ -37,37 +36,40 @@ def test_the_daemons_pause_is_taken_over_by_hand(tree: FakeTree, monkeypatch: Pa
     assert (cpu_max(web), records_left(tree.root)) == ("50000 100000", [])
 
 
-@pytest.mark.parametrize("held", Mechanism)
-@pytest.mark.parametrize("wanted", Mechanism)
-def test_what_is_taken_over_can_be_frozen_but_what_is_frozen_is_not_throttled(
-    held: Mechanism, wanted: Mechanism, tree: FakeTree
-) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
-    pause_pod(tree.root, web, Owner.DAEMON, mechanism=held)
+def test_what_is_taken_over_can_be_frozen(tree: FakeTree, web: Path) -> None:
+    pause_pod(tree.root, web, Owner.DAEMON)
     before = snapshot(tree.root)
-    trial = run(tree, "pause", "web", "--mechanism", wanted, "--dry-run")
+    trial = run(tree, "pause", "web", "--mechanism", "freeze", "--dry-run")
     assert snapshot(tree.root) == before
 
-    result = run(tree, "pause", "web", "--mechanism", wanted)
+    result = run(tree, "pause", "web", "--mechanism", "freeze")
 
-    assert trial.exit_code == result.exit_code
-    if (held, wanted) == (Mechanism.FREEZE, Mechanism.THROTTLE):
-        assert (result.exit_code, result.stdout) == (5, "")
-        assert "default/web: the daemon froze it" in result.stderr
-        assert "cgpause resume it first" in result.stderr
-        assert snapshot(tree.root) == before
-        return
-    also = "" if wanted is held else ", and frozen"
-    assert trial.stdout == f"default/web would be taken over from the daemon{also}\n"
-    assert result.stdout.startswith(f"default/web stays paused ({wanted}), by hand from now on")
-    assert frozen(web) == (wanted is Mechanism.FREEZE)
-    assert cpu_max(web) == ("50000 100000" if held is Mechanism.FREEZE else THROTTLED)
+    assert trial.stdout == "default/web would be taken over from the daemon, and frozen\n"
+    assert result.stdout.startswith("default/web stays paused (freeze), by hand from now on")
+    assert (cpu_max(web), frozen(web)) == (THROTTLED, True)
     assert run(tree, "resume", "web").exit_code == 0
     assert (cpu_max(web), frozen(web)) == ("50000 100000", False)
 
 
-def test_what_the_daemon_resumes_in_the_same_moment_is_paused_anew(tree: FakeTree, monkeypatch: Patch) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
+def test_what_the_daemon_froze_is_taken_over_frozen_and_not_throttled(tree: FakeTree, web: Path) -> None:
+    """A refusal changes nothing, and the dry run gives the same answer: test_dry_run."""
+    pause_pod(tree.root, web, Owner.DAEMON, mechanism=Mechanism.FREEZE)
+
+    refused = run(tree, "pause", "web", "--mechanism", "throttle")
+    trial = run(tree, "pause", "web", "--dry-run")
+    taken = run(tree, "pause", "web")
+
+    assert (refused.exit_code, refused.stdout) == (5, "")
+    assert "default/web: the daemon froze it" in refused.stderr
+    assert "cgpause resume it first" in refused.stderr
+    assert trial.stdout == "default/web would be taken over from the daemon\n"
+    assert taken.stdout.startswith("default/web stays paused (freeze), by hand from now on")
+    assert (cpu_max(web), frozen(web)) == ("50000 100000", True)
+
+
+def test_what_the_daemon_resumes_in_the_same_moment_is_paused_anew(
+    tree: FakeTree, web: Path, monkeypatch: Patch
+) -> None:
     pause_pod(tree.root, web, Owner.DAEMON)
     really = ledger.take_over
 

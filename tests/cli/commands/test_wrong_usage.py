@@ -11,11 +11,18 @@ from helpers.trees import FakeTree
     ("command", "args", "code", "said"),
     [
         ("", ["--cgroup-root", f"/nonexistent/{HOSTILE}", "status"], 1, f"/nonexistent/{ESCAPED}: no such directory"),
+        (
+            "",
+            ["--cgroup-root", "/dev/null", "resume", "--all"],
+            1,
+            "cgpause: --cgroup-root /dev/null: no such directory",
+        ),
         ("", ["--config", f"/nonexistent/{HOSTILE}", "status"], 2, f"/nonexistent/{ESCAPED}: cannot be read: No such"),
         ("status", ["-n"], 2, "cgpause: -n needs a value (NAMESPACE)"),
         *((name, ["-n", "default"], 2, f"not for {name}") for name in ("check", "config", "run", "metrics", "top")),
         ("explain", ["--for", "0"], 2, "--for: invalid time '0': use 90s, 10m, 1h30m, 2d or 1w, from 1s to 100 years"),
         ("explain", ["--for", ""], 2, "--for: invalid time '': use 90s"),
+        ("pause", ["web", "--for", "5215w"], 2, "--for: invalid time '5215w': use 90s"),
         ("pause", ["web", "--mechanism", "freez"], 2, "'--mechanism': 'freez' is not one of 'throttle', 'freeze'."),
         ("top", [], 2, "is drawn on a terminal, and this is none; one frame without: cgpause top --once"),
         ("top", ["--once", "--interval", "0"], 2, "--interval: invalid time '0': use 90s"),
