@@ -377,3 +377,10 @@ def test_findings_are_printed_with_what_to_do_below(capsys: Capture) -> None:
         f"fail xattr       cannot {ESCAPED} {'x' * 600}",
         f"                 -> write {ESCAPED}",
     ]
+
+
+@pytest.mark.parametrize(("value", "is_set"), [("", False), ("1", True)])
+def test_no_color_leaves_colours_out(value: str, is_set: bool, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("NO_COLOR", value)
+
+    assert output.console().no_color is is_set

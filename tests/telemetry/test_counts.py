@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from helpers import nodes
+from helpers import events, nodes
+from helpers.events import S
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,6 @@ from cgpause.telemetry.counts import CAUSES, MAX_NAMESPACES, OTHER, UNKNOWN, Cou
 from cgpause.telemetry.events import Event
 from cgpause.telemetry.metrics import BY_NAME, Values
 
-S = 1_000_000_000
 START = 1000 * S
 """Start of the daemon, on the boot clock."""
 THROTTLE, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE
@@ -24,29 +24,12 @@ POD_PAUSES, POD_SECONDS = "cgpause_pod_pauses_total", "cgpause_pod_paused_second
 
 
 def event(
-    what: str,
-    pod: str = "default/web",
-    since_s: float = 1000,
-    at_s: float | None = None,
-    *,
-    uid: str = "",
-    mechanism: str = THROTTLE,
-    owner: str = "daemon",
-    result: str | None = None,
+    what: str, pod: str = "default/web", since_s: float = 1000, at_s: float | None = None, **more: object
 ) -> Event:
     """Return an event of a pause that began `since_s` after boot; it happens at `at_s`, or else at the begin."""
-    return Event(
-        at=0.0,
-        what=what,
-        pod=pod,
-        uid=uid or pod,
-        reason="test",
-        result=result,
-        paused_s=None if at_s is None else at_s - since_s,
-        owner=owner,
-        mechanism=mechanism,
-        since_ns=int(since_s * S),
-        boot="b",
+    paused_s = None if at_s is None else at_s - since_s
+    return events.event(
+        what, 0.0, since_s, paused_s, **({"pod": pod, "uid": pod, "owner": "daemon", "mechanism": THROTTLE} | more)
     )
 
 
@@ -240,7 +223,7 @@ def test_a_bound_belongs_to_the_bucket_below_it() -> None:
 # --- any sequence of events ------------------------------------------------------------------------------------------
 
 texts = st.text(max_size=8) | st.sampled_from(["daemon", "manual", THROTTLE, FREEZE, "room", "gone", "a/x", "b/y"])
-events = st.builds(
+anything = st.builds(
     Event,
     at=st.floats(0, 1e9),
     what=st.sampled_from(["paused", "resumed", "gone", "froze", "asserted again", "sacrificed", "adopted", "?"]),
@@ -259,7 +242,7 @@ def flat(values: Values) -> dict[tuple[str, tuple[str, ...]], float]:
     return {(name, figure.labels): figure.value for name, figures in values.items() for figure in figures}
 
 
-@given(st.lists(events, max_size=30), st.integers(0, 3))
+@given(st.lists(anything, max_size=30), st.integers(0, 3))
 def test_whatever_events_come_nothing_is_raised_and_no_total_falls(stream: Iterable[Event], max_pods: int) -> None:
     made = counts(max_pods=max_pods)
     before = flat(made.values())

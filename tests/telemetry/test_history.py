@@ -299,15 +299,6 @@ def test_a_folder_in_the_way_of_the_second_file_keeps_the_history_bounded(path: 
     assert path.stat().st_size <= room // 2
 
 
-def test_who_deletes_or_empties_it_has_a_new_one(path: Path) -> None:
-    written(path, 1)
-    path.unlink()
-    written(path, 2)
-    os.truncate(path, 0)
-
-    assert written(path, 3) == everything(path)
-
-
 def test_a_missing_folder_is_an_error_for_who_writes_and_nothing_for_who_reads(tmp_path: Path) -> None:
     path = tmp_path / "absent" / HISTORY_FILE
 

@@ -6,9 +6,9 @@ import random
 import time
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
 
 import pytest
+from helpers.events import BOOT, S, event
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,23 +16,12 @@ from cgpause.core.errors import PodLookupError
 from cgpause.telemetry.events import Event, PauseKey
 from cgpause.telemetry.pauses import PastPause, PauseState, parse_since, pauses, select, totals, with_active
 
-S = 1_000_000_000
-BOOT = "b1"
 
-
-def event(
-    what: str, at: float, since_s: float | None, paused_s: float | None = None, /, **more: str | int | None
-) -> Event:
-    rest: dict[str, Any] = {"uid": "u1", "pod": f"default/{more.get('uid', 'u1')}", "reason": what, "boot": BOOT}
-    since_ns = None if since_s is None else int(since_s * S)
-    return Event(at=at, what=what, paused_s=paused_s, since_ns=since_ns, **(rest | more))
-
-
-def paused(at: float, since_s: float, **more: str | int | None) -> Event:
+def paused(at: float, since_s: float, **more: object) -> Event:
     return event("paused", at, since_s, mechanism="throttle", owner="daemon", cpu_max_from="max 100000", **more)
 
 
-def resumed(at: float, since_s: float | None, paused_s: float | None, **more: str | int | None) -> Event:
+def resumed(at: float, since_s: float | None, paused_s: float | None, **more: object) -> Event:
     return event("resumed", at, since_s, paused_s, **{"result": "room", **more})
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import typer
 from helpers.commandline import HOSTILE, Patch, as_nobody, invoke, json_of, place, run, with_config
+from helpers.events import event
 from helpers.refusals import refusing
 from helpers.trees import FakeTree, pause_pod, records_left
 
@@ -21,6 +22,7 @@ from cgpause.telemetry import history
 from cgpause.telemetry.events import Event
 
 NOW = datetime.now().timestamp()
+POD = {"pod": "default/web"}
 
 
 @pytest.fixture
@@ -31,39 +33,18 @@ def state(tmp_path: Path) -> Path:
 
 
 def note(state: Path, *events: Event) -> None:
-    for event in events:
-        history.append(str(state / HISTORY_FILE), event, 1 << 20)
+    for one in events:
+        history.append(str(state / HISTORY_FILE), one, 1 << 20)
 
 
-def paused(ago_s: float, since_ns: int, pod: str = "default/web", uid: str = "u1", boot: str = "b") -> Event:
-    return Event(
-        round(NOW - ago_s, 3),
-        "paused",
-        pod,
-        uid,
-        "needs 12Mi",
-        owner="daemon",
-        mechanism="throttle",
-        cpu_max_from="max 100000",
-        memory_current_bytes=7,
-        since_ns=since_ns,
-        boot=boot,
-    )
+def paused(ago_s: float, since_s: float, **more: object) -> Event:
+    facts = {"owner": "daemon", "mechanism": "throttle", "cpu_max_from": "max 100000", "memory_current_bytes": 7}
+    return event("paused", round(NOW - ago_s, 3), since_s, reason="needs 12Mi", **(POD | facts | more))
 
 
-def resumed(ago_s: float, since_ns: int, paused_s: float, pod: str = "default/web", uid: str = "u1") -> Event:
-    return Event(
-        round(NOW - ago_s, 3),
-        "resumed",
-        pod,
-        uid,
-        "fits again",
-        result="room",
-        paused_s=paused_s,
-        cpu_max_to="max 100000",
-        since_ns=since_ns,
-        boot="b",
-    )
+def resumed(ago_s: float, since_s: float, paused_s: float) -> Event:
+    facts = {"result": "room", "cpu_max_to": "max 100000"}
+    return event("resumed", round(NOW - ago_s, 3), since_s, paused_s, reason="fits again", **(POD | facts))
 
 
 def show(state: Path, *options: str, tree: FakeTree | None = None) -> list[str]:
@@ -78,7 +59,7 @@ def document(state: Path, *options: str, tree: FakeTree | None = None) -> dict[s
 
 def test_pauses_are_listed_and_then_summed_up_per_pod(state: Path) -> None:
     note(state, paused(100, 1), resumed(91, 1, 9), paused(80, 2), resumed(15, 2, 65))
-    note(state, paused(70, 3, "batch/job-7", "u2"))
+    note(state, paused(70, 3, pod="batch/job-7", uid="u2"))
 
     header, first, second, third, blank, totals, web, job = show(state)
 
@@ -132,7 +113,7 @@ def test_a_length_that_cannot_be_is_no_traceback(state: Path, paused_s: float) -
 
 
 def test_since_and_pod_choose(state: Path) -> None:
-    note(state, paused(7200, 1), resumed(7191, 1, 9), paused(80, 2, "batch/job-7", "u2"))
+    note(state, paused(7200, 1), resumed(7191, 1, 9), paused(80, 2, pod="batch/job-7", uid="u2"))
 
     assert [pause["uid"] for pause in document(state, "--since", "1h")["pauses"]] == ["u2"]
     assert [pause["uid"] for pause in document(state, "--since", "3h")["pauses"]] == ["u1", "u2"]

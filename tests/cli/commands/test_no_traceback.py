@@ -79,32 +79,6 @@ def test_no_traceback_for_a_broken_kubepods(file: str, content: str, tree: FakeT
     assert [cpu_max(web), cpu_max(bad)] == ["max 100000"] * 2
 
 
-def record(expires: str = "null", original: str = "50000 100000") -> bytes:
-    return (
-        f'{{"schema":1,"mechanism":"throttle","owner":"daemon","reason":"r","since_ns":1,"expires_ns":{expires},'
-        f'"original_cpu_max":"{original}","original_cpu_max_burst":0,"written_cpu_max":"1001 100000"}}'
-    ).encode()
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(bytes(range(256)), id="garbage"),  # test_record has all that is damaged
-        pytest.param(record(expires="-1"), id="negative-expiry"),
-        pytest.param(record(original="99999999999999999999 99999999999999999999"), id="huge-original"),
-        pytest.param(record(original="50000 0"), id="period-of-zero"),
-    ],
-)
-def test_no_traceback_for_a_broken_record(data: bytes, tree: FakeTree) -> None:
-    web, bad = tree.add_pod("web", cpu_max="50000 100000"), tree.add_pod("bad")
-    pause_pod(tree.root, web, Owner.MANUAL)
-    os.setxattr(bad, "user.cgpause", data)
-
-    survive(tree)
-
-    assert cpu_max(web) == "50000 100000"
-
-
 def two_pods_of_one_uid(tree: FakeTree) -> None:
     pod = next((tree.kubepods / "kubepods-burstable.slice").iterdir())
     shutil.copytree(pod, tree.kubepods / "kubepods-besteffort.slice" / pod.name.replace("burstable", "besteffort"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from pathlib import Path
@@ -269,39 +268,3 @@ def test_a_pod_that_goes_meanwhile_is_no_such_pod(tree: FakeTree, monkeypatch: P
 
     assert result.exit_code == 3
     assert "cgroup is gone" in result.stderr
-
-
-# --- colours ---------------------------------------------------------------------------------------------------------
-
-
-class Terminal(io.StringIO):
-    """A stdout that claims to be a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3|4|9|10)[0-9](?:;\d+)*m")
-
-
-@pytest.mark.parametrize("no_color", ["", "1"])
-@pytest.mark.parametrize("args", [["explain", "web"], ["explain"], ["status"], ["history"], ["check"]], ids=" ".join)
-def test_no_color_leaves_colours_out(args: list[str], no_color: str, tree: FakeTree, monkeypatch: Patch) -> None:
-    busy_pod(tree)
-    options = [*state_dir(tree), *with_config(tree, WATERMARK)]
-    assert run(tree, *options, "pause", "web").exit_code == 0
-    for name, value in {"TERM": "xterm-256color", "COLUMNS": "80", "NO_COLOR": no_color}.items():
-        monkeypatch.setenv(name, value)
-    for name in ("COLORTERM", "TTY_COMPATIBLE"):
-        monkeypatch.delenv(name, raising=False)
-    shown = Terminal()
-    monkeypatch.setattr("cgpause.cli.output.sys", type("Sys", (), {"stdout": shown}))
-    monkeypatch.setattr("rich.console.Console.file", property(lambda _: shown))
-
-    assert run(tree, *options, *args).exit_code in (0, 1)
-
-    text = shown.getvalue()
-    assert args == ["check"] or "\x1b[1m" in text, "it is written as for a terminal"
-    assert bool(COLOUR.search(text)) is (
-        not no_color and args[0] in ("check", "explain", "status") and args != ["explain"]
-    )
