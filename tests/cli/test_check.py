@@ -87,17 +87,6 @@ def patched(target: str, value: object) -> Arrange:
     return lambda _, patch: patch.setattr(target, value)
 
 
-def psi_off(tree: FakeTree, patch: Patch) -> None:
-    real = os.open
-
-    def refuse(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        if path == str(tree.folder / "memory.pressure"):
-            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        return real(path, flags, mode, dir_fd=dir_fd)
-
-    patch.setattr(os, "open", refuse)
-
-
 def read_only_memory_high(_: FakeTree, patch: Patch) -> None:
     real = Cgroup.open
 
@@ -137,7 +126,6 @@ FAILED = "LoadState=loaded\nActiveState=failed\nSubState=failed\n"
         (lambda tree, _: controllers(tree).unlink(), "cgroup", FAIL, "cpu, memory"),
         (lambda tree, _: tree.root.rename(tree.folder / "elsewhere"), "cgroup", FAIL, "is not a directory"),
         (NO_PSI, "psi", WARN, "No such file or directory"),
-        (psi_off, "psi", WARN, "not supported"),
         (lambda tree, _: tree.kubepods.rename(tree.root / "x.slice"), "kubepods", WARN, "no kubepods cgroup below"),
         (patched(f"{CGROUP}.children", failing(KernelReadError("/cg", OSError(5, "")))), "kubepods", FAIL, "EIO"),
         (patched(f"{CGROUP}.set_xattr", failing(NO_XATTRS)), "xattr", FAIL, "Operation not supported"),

@@ -1,4 +1,4 @@
-"""`cgpause status -o json`: a public contract, so keys and values are written here by hand."""
+"""`cgpause status`: its JSON, a public contract, so keys and values are written here by hand; and its table."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.commandline import CONTENTS, GIB, MIB, Patch, S, overwrite
+from helpers.commandline import ABSENT, CONTENTS, GIB, MIB, Patch, S, argv, overwrite, run
+from helpers.terminals import TerminalProgram
 from helpers.trees import CAPTURED, CAPTURES, FakeTree, damage, lay_out_capture, load_capture, make_uid, pause_pod
 
 from cgpause.cli.status import read_status
 from cgpause.config.settings import Config, PodClass, PodRule
-from cgpause.core.model import Mechanism
+from cgpause.core.model import Mechanism, Owner
 from cgpause.core.parse import parse_meminfo
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
 
 
 @pytest.fixture(autouse=True)
-def no_pressure(monkeypatch: Patch) -> None:
-    """Fake a node without a pressure file."""
+def bare_node(monkeypatch: Patch) -> None:
+    """Fake a node without a pressure file and a configuration."""
     set_pressure(monkeypatch, None)
+    monkeypatch.setattr("cgpause.core.paths.DEFAULT_CONFIG", ABSENT)
 
 
 def set_pressure(monkeypatch: Patch, text: bytes | None) -> None:
@@ -261,3 +263,37 @@ def test_a_pod_of_unknown_name_is_shown_by_its_uid(tree: FakeTree) -> None:
 
     assert (pod["uid"], pod["namespace"], pod["name"]) == (make_uid(1), None, None)
     assert pod["protected"] == "its name is unknown while rules depend on names"
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def test_paused_pods_come_first_and_then_the_largest(tree: FakeTree) -> None:
+    for name, size in (("small", 1), ("large", 300), ("middle", 20)):
+        tree.add_pod(name, size * MIB)
+    pause_pod(tree.root, tree.add_pod("held", 5 * MIB), Owner.DAEMON)
+
+    lines = run(tree, "status").stdout.splitlines()
+
+    assert [line.split()[0] for line in lines[7:]] == [
+        f"default/{name}" for name in ("held", "large", "middle", "small")
+    ]
+    assert lines[4] == "pods      4: 1 paused, 0 protected; 326.0Mi used"
+
+
+def test_a_namespace_without_a_pod_is_named(tree: FakeTree) -> None:
+    """As kubectl does: an empty table looks like a node without pods."""
+    tree.add_pod("web")
+
+    assert run(tree, "status", "-n", "default").stderr == ""
+    nowhere = run(tree, "status", "-n", "nowhere")
+
+    assert (nowhere.exit_code, nowhere.stderr) == (0, "cgpause: no pod in namespace 'nowhere'\n")
+
+
+def test_a_wide_status_has_all_columns_on_any_terminal(tree: FakeTree) -> None:
+    tree.add_pod("web")
+    with TerminalProgram(argv(tree, "status", "-o", "wide")) as shown:
+        assert "QOS" in shown.wait_for("running")
+    with TerminalProgram(argv(tree, "status")) as shown:
+        assert "QOS" not in shown.wait_for("running")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -48,16 +47,8 @@ def test_an_event_says_what_its_pauses_record_says(clock: None) -> None:
     assert made.pause == PauseKey("b" * 32, "web", 7 * S)
 
 
-def test_an_event_is_of_the_present_moment_on_both_clocks() -> None:
-    before, held = time.time(), record(now_ns() - 7 * S)
-
-    made = make_event(EventKind.FROZE, pod("web"), "test", held)
-
-    assert round(before, 3) <= made.at <= round(time.time(), 3)
-    assert made.paused_s is not None
-    assert 7 <= made.paused_s <= round((now_ns() - held.since_ns) / S, 3)
-    assert made.boot == boot_id()
-    assert re.fullmatch("[0-9a-f]{32}", made.boot or "")
+def test_a_boot_id_is_written_as_journald_writes_it() -> None:
+    assert re.fullmatch("[0-9a-f]{32}", boot_id() or "")
 
 
 def test_a_pause_that_begins_was_not_held_and_has_one_reason() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -53,15 +52,6 @@ def paused(bench: Bench) -> None:
     pause_pod(bench.tree.root, bench.web, Owner.MANUAL)
 
 
-def undamaged(bench: Bench) -> None:
-    os.removexattr(bench.damaged, "user.cgpause")
-
-
-def only_paused(bench: Bench) -> None:
-    paused(bench)
-    undamaged(bench)
-
-
 def refusing_writes(bench: Bench) -> None:
     bench.patch.setattr(Cgroup, "write", unwritable)
 
@@ -88,9 +78,6 @@ EXITS: list[tuple[int, Arrange, list[str]]] = [
     (0, nothing, ["--version", "--help", "pause --help", "check", "explain", "simulate --list"]),
     (0, nothing, ["status", "status -ojson", "config", "config --check"]),
     (0, nothing, ["pause web", "pause web web db", "resume web guarded", "resume --all --dry-run"]),
-    (0, paused, ["pause web", "resume web"]),
-    (0, undamaged, ["resume --all"]),
-    (0, only_paused, ["resume --all"]),
     # this host cannot run cgpause
     (1, without_controllers, ["check", "check -ojson"]),
     # usage or configuration; test_wrong_usage has more

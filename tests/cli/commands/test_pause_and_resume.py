@@ -12,7 +12,7 @@ from helpers.commandline import THROTTLED, Patch, S, frozen, invoke, record_of, 
 from helpers.trees import FakeTree, cpu_max, damage, records_left
 
 from cgpause.cli import byhand
-from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
+from cgpause.core.model import Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.find_daemon import DaemonState, FoundDaemon
 from cgpause.ledger import ledger
@@ -146,16 +146,9 @@ def test_a_manual_pause_says_whose_it_is_and_when_it_ends(tree: FakeTree, web: P
     run(tree, "pause", "web", "--for", "10m")
     run(tree, "pause", "db")
 
-    assert record_of(tree, web) == PauseRecord(
-        mechanism=Mechanism.THROTTLE,
-        owner=Owner.MANUAL,
-        reason="cgpause pause by alice",
-        since_ns=1000 * S,
-        expires_ns=1600 * S,
-        original=CpuMax(50_000, 100_000),
-        original_burst_us=0,
-        written=CpuMax(1001, 100_000),
-    )
+    held = record_of(tree, web)
+    assert (held.owner, held.reason) == (Owner.MANUAL, "cgpause pause by alice")
+    assert (held.since_ns, held.expires_ns) == (1000 * S, 1600 * S)
     assert record_of(tree, db).expires_ns is None
 
 

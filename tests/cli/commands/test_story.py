@@ -1,16 +1,16 @@
-"""`cgpause explain REF`: the facts of one pod, and its JSON as documented in docs/cli.md."""
+"""`cgpause explain`: the facts of one pod, its JSON as documented in docs/cli.md, and rates."""
 
 from __future__ import annotations
 
-import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.commandline import GIB, MIB, Patch, record_of, run, with_config
+from helpers.commandline import GIB, MIB, Patch, json_of, place, record_of, run, with_config
 from helpers.nodes import S
-from helpers.trees import FakeTree, damage, pause_pod
+from helpers.trees import FakeTree, damage, pause_pod, rewrite
 
 from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism
@@ -21,10 +21,7 @@ WATERMARK = 'policy = "watermark"\n'
 
 
 def told(tree: FakeTree, *args: str, config: str = WATERMARK) -> dict[str, Any]:
-    result = run(tree, *with_config(tree, config), *args, "-ojson")
-    assert (result.exit_code, result.stderr) == (0, ""), result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+    return json_of(*place(tree), *with_config(tree, config), *args)
 
 
 def facts(tree: FakeTree, *args: str, config: str = WATERMARK) -> dict[str, list[str]]:
@@ -268,3 +265,23 @@ def test_a_pod_that_goes_meanwhile_is_no_such_pod(tree: FakeTree, monkeypatch: P
 
     assert result.exit_code == 3
     assert "cgroup is gone" in result.stderr
+
+
+def test_page_cache_that_a_pod_takes_meanwhile_is_no_growth(tree: FakeTree, monkeypatch: Patch) -> None:
+    tree.set_used(500 * MIB)
+    reads, grows = (tree.add_pod(name, 100 * MIB, memory_max=str(300 * MIB)) for name in ("reads", "grows"))
+    real, begun = time.sleep, time.monotonic()
+
+    def sleep_and_take(seconds: float) -> None:
+        real(seconds)
+        taken = int((time.monotonic() - begun) * 50) * MIB
+        for pod, cache in ((reads, taken), (grows, 0)):
+            stat = f"anon 1\nshmem 0\ninactive_file {cache:020}\nactive_file 0\nslab_reclaimable 0\n"
+            rewrite(pod / "memory.stat", stat)
+            rewrite(pod / "memory.current", f"{100 * MIB + taken:020}\n")
+
+    monkeypatch.setattr(time, "sleep", sleep_and_take)
+    pods = told(tree, "explain", "--for", "2s", config="")["pods"]
+
+    found = {pod["name"]: pod["reserve"]["rate_bytes_per_s"] for pod in pods}
+    assert found["reads"] < found["grows"] / 10
