@@ -68,6 +68,7 @@ def test_a_healthy_node_passes_every_check(healthy: FakeTree) -> None:
 
     assert list(findings) == NAMES
     assert {(finding.level, finding.advice) for finding in findings.values()} == {(Level.OK, None)}
+    assert [path for path in (healthy.kubepods, *healthy.kubepods.rglob("*")) if os.listxattr(path)] == []
     assert run(healthy, "check").exit_code == 0
 
 
@@ -121,6 +122,7 @@ FAILED = "LoadState=loaded\nActiveState=failed\nSubState=failed\n"
     ("arrange", "name", "level", "message"),
     [
         (patched("platform.release", lambda: ""), "kernel", FAIL, "older than 5.14"),
+        (patched("os.sysconf", lambda _: 65536), "kernel", WARN, "6.18.1 has pages of 64 KiB"),
         (patched("os.geteuid", lambda: 1000), "permissions", WARN, "uid 1000"),
         (lambda tree, _: controllers(tree).write_text("io pids\n"), "cgroup", FAIL, "lacks the controllers cpu"),
         (lambda tree, _: controllers(tree).unlink(), "cgroup", FAIL, "cpu, memory"),
@@ -189,16 +191,6 @@ def test_kernels_at_the_boundaries(
     assert ("before 6.18" in kernel.message) == (said == "before 6.18")
 
 
-def test_large_pages_are_a_warning(healthy: FakeTree, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(platform, "release", lambda: "7.2.0-64k")
-    real = os.sysconf
-    monkeypatch.setattr(os, "sysconf", lambda name: 65536 if name == "SC_PAGE_SIZE" else real(name))
-
-    kernel = findings_of(healthy)["kernel"]
-
-    assert (kernel.level, kernel.message) == (Level.WARN, "7.2.0-64k has pages of 64 KiB")
-
-
 def test_a_lock_held_by_a_stopped_process_fails_and_does_not_hang(healthy: FakeTree) -> None:
     with lock_held(healthy.kubepods):
         found = findings_of(healthy)["flock"]
@@ -215,12 +207,6 @@ def test_memory_high_is_looked_at_where_it_is_wanted(enabled: bool, healthy: Fak
     assert found.level is Level.OK
     assert ("now 1048576" in found.message) == enabled
     assert (healthy.kubepods / "memory.high").read_text() == "1048576\n"
-
-
-def test_nothing_is_left_behind(healthy: FakeTree) -> None:
-    findings_of(healthy)
-
-    assert [path for path in (healthy.kubepods, *healthy.kubepods.rglob("*")) if os.listxattr(path)] == []
 
 
 @pytest.mark.parametrize("arrange", [None, OLD_KERNEL, NO_PSI], ids=["well", "fail", "warn"])

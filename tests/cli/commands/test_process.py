@@ -72,8 +72,6 @@ def broken_pipe() -> Iterator[int]:
     [
         ["status"],
         ["status", "-ojson"],
-        ["config"],
-        ["check"],
         ["--help"],
         ["pause", "a", "b", "c"],
         ["resume", "a", "b", "c"],
