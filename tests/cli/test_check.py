@@ -137,7 +137,7 @@ FAILED = "LoadState=loaded\nActiveState=failed\nSubState=failed\n"
         (read_only_memory_high, "memory.high", WARN, "EROFS"),
         (patched("psutil.swap_memory", lambda: SimpleNamespace(total=2 << 30)), "swap", WARN, "2048Mi"),
         (patched("psutil.swap_memory", failing(PermissionError(errno.EACCES, "/proc/meminfo"))), "swap", WARN, ""),
-        (lambda tree, _: put_in_pod(tree, "cgroup.procs", "0\n"), "proc", WARN, "PID namespace"),
+        (lambda tree, _: (tree.add_pod("x") / "cgroup.procs").write_text("0\n"), "proc", WARN, "PID namespace"),
         (patched("psutil.disk_partitions", failing(PermissionError(13, "/"))), "proc", WARN, "cannot be listed"),
         (patched("psutil.process_iter", processes("koordlet", "kubelet")), "writers", WARN, "koordlet runs here"),
         (patched("psutil.process_iter", failing(psutil.AccessDenied())), "writers", WARN, ""),
@@ -163,10 +163,6 @@ def test_whatever_is_not_well_is_found_with_what_to_do(
 
 def controllers(tree: FakeTree) -> Path:
     return tree.root / "cgroup.controllers"
-
-
-def put_in_pod(tree: FakeTree, file: str, text: str) -> None:
-    (tree.add_pod("other") / file).write_text(text)
 
 
 @pytest.mark.parametrize(

@@ -61,22 +61,14 @@ def everything(path: Path) -> list[Event]:
 # --- values ----------------------------------------------------------------------------------------------------------
 
 
-@example(Event(8762856946.949, "", "", "", ""))  # its float is a little less
-@given(events)
-def test_a_line_means_the_event_it_was_made_of(made: Event) -> None:
-    line = encode(made)
-
-    assert decode(line) == made
-    assert line.count(b"\n") == 1
-    assert line.isascii()
-
-
+@example([Event(8762856946.949, "", "", "", "")])  # its float is a little less
 @given(st.lists(events, max_size=5))
 def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, made: list[Event]) -> None:
     path = str(tmp_path_factory.mktemp("history") / HISTORY_FILE)
     for one in made:
         append(path, one, 1 << 30)
 
+    assert all(encode(one).isascii() for one in made)
     assert list(read(path)) == made
     assert tail(path, 3) == made[-3:]
     assert tail(path, 0) == []

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 from helpers.commandline import THROTTLED, argv, hostile_tree, process, with_config
@@ -54,14 +52,6 @@ def test_a_terminal_that_knows_only_ascii(command: str, code: Exit, encoding: st
     assert b"\x1b" not in done.stdout
     done.stdout.decode(encoding)
     done.stderr.decode("ascii")
-
-
-@contextmanager
-def broken_pipe() -> Iterator[int]:
-    reader, writer = os.pipe()
-    os.close(reader)
-    yield writer
-    os.close(writer)
 
 
 @pytest.mark.parametrize(
@@ -115,14 +105,18 @@ def test_colour_that_is_forced_does_not_wrap_lines_in_a_pipe(tree: FakeTree) -> 
 
 
 def process_without_stdout(tree: FakeTree, args: list[str], stdout: str) -> subprocess.CompletedProcess[bytes]:
-    if stdout == "broken-pipe":
-        with broken_pipe() as pipe:
-            return process(tree, *args, stdout=pipe)
+    if stdout == "closed":
+        closing = ["/bin/sh", "-c", 'exec "$@" >&-', "sh", *argv(tree, *args)]
+        return subprocess.run(closing, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=120, check=False)
     if stdout == "full":
-        with open("/dev/full", "wb") as full:
-            return process(tree, *args, stdout=full)
-    closing = ["/bin/sh", "-c", 'exec "$@" >&-', "sh", *argv(tree, *args)]
-    return subprocess.run(closing, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=120, check=False)
+        writer = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, writer = os.pipe()
+        os.close(reader)
+    try:
+        return process(tree, *args, stdout=writer)
+    finally:
+        os.close(writer)
 
 
 def test_run_is_the_daemon_with_its_exit_code(tree: FakeTree) -> None:

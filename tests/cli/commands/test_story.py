@@ -1,4 +1,4 @@
-"""`cgpause explain`: the facts of one pod, its JSON as documented in docs/cli.md, and rates."""
+"""`cgpause explain`: the facts of one pod, its JSON as documented in docs/cli.md, rates and learned peaks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.commandline import GIB, MIB, Patch, json_of, place, record_of, run, with_config
+from helpers.commandline import GIB, MIB, Patch, json_of, place, record_of, run, snapshot, with_config
 from helpers.nodes import S
 from helpers.trees import FakeTree, damage, pause_pod, rewrite
 
 from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism
+from cgpause.core.paths import LEARNED_FILE
+from cgpause.daemon import learned
+from cgpause.daemon.learned import Learned
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
 
@@ -285,3 +288,52 @@ def test_page_cache_that_a_pod_takes_meanwhile_is_no_growth(tree: FakeTree, monk
 
     found = {pod["name"]: pod["reserve"]["rate_bytes_per_s"] for pod in pods}
     assert found["reads"] < found["grows"] / 10
+
+
+# --- what the daemon has learned -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def learned_dir(tree: FakeTree) -> list[str]:
+    """Pause a pod without a limit, and keep a peak of its workload; return the option that names the folder."""
+    pause_pod(tree.root, tree.add_pod("job-x7k2p", 100 * MIB))
+    options = state_dir(tree)
+    learned.write(str(tree.folder / "state" / LEARNED_FILE), Learned({"default/job": (300 * MIB,)}, {}))
+    return options
+
+
+@pytest.mark.parametrize("args", [[], ["job-x7k2p"]], ids=["all", "one"])
+def test_the_peaks_that_the_daemon_has_learned_count(tree: FakeTree, learned_dir: list[str], args: list[str]) -> None:
+    before = snapshot(tree.folder / "state")
+
+    both = [told(tree, *options, "explain", *args, config="") for options in (learned_dir, [])]
+
+    known, unknown = ((found.get("decision") or found["pods"][0])["reserve"] for found in both)
+    assert known["based_on"] == "peaks of its workload"
+    assert known["need_bytes"] >= 200 * MIB, "the peak less what it uses"
+    # What the node's daemon has learned is about the node's own tree.
+    assert unknown["based_on"] == "as much again as it uses, for it has no limit"
+    assert snapshot(tree.folder / "state") == before
+
+
+def test_peaks_that_cannot_be_read_are_said_not_to_count(tree: FakeTree, learned_dir: list[str]) -> None:
+    path = tree.folder / "state" / LEARNED_FILE
+    path.write_text("{")
+
+    result = run(tree, *with_config(tree, ""), *learned_dir, "explain")
+
+    assert result.exit_code == 0
+    assert result.stderr.startswith(f"cgpause: peaks that the daemon has seen are not counted: {path}: not JSON: ")
+    assert result.stderr.count("\n") == 1
+    told(tree, *learned_dir, "explain", config=WATERMARK)  # says nothing on stderr: that policy asks for none
+
+
+def test_the_dashboard_counts_them_too(tree: FakeTree, learned_dir: list[str], monkeypatch: Patch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("LINES", "40")
+
+    known, unknown = (run(tree, *with_config(tree, ""), *options, "top", "--once") for options in (learned_dir, []))
+
+    assert (known.exit_code, unknown.exit_code) == (0, 0)
+    assert "200Mi" in known.stdout, "what it needs up to its peak"
+    assert "200Mi" not in unknown.stdout
