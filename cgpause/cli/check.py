@@ -271,6 +271,6 @@ def _unit() -> Finding:
             "unit", Level.WARN, f"{UNIT} is not installed", "install it: scripts/install, or the Debian package"
         )
     state = f"{values.get('ActiveState')} ({values.get('SubState')})"
-    if values.get("ActiveState") == "active":
+    if values.get("ActiveState") in ("active", "reloading"):
         return Finding("unit", Level.OK, f"{UNIT} is {state}")
     return Finding("unit", Level.WARN, f"{UNIT} is {state}", "start it: systemctl enable --now cgpause")

@@ -144,15 +144,15 @@ def why_nothing(path: str, *, among: int, chosen_by: dict[str, str | None]) -> s
 
     `among` is the number of pauses in the history; `chosen_by` has the options that exclude them, None if not given.
     """
-    folder, name = printable(os.path.dirname(path)), printable(path)
+    folder, name = os.path.dirname(path), printable(path)
     if among:
         given = [f"{option} {printable(value)}" for option, value in chosen_by.items() if value is not None]
         rest = "it" if len(given) == 1 else "them"
         return f"no pause fits {' '.join(given)}; without {rest} {name} has pauses ({among})"
     if not os.path.isdir(folder):
         return (
-            f"no history: there is no folder {folder}. The installer makes it; after making it by hand, for root "
-            "alone (install -d -m 700), restart the unit, which sees no folder made since its start."
+            f"no history: there is no folder {printable(folder)}. The installer makes it; after making it by hand, for "
+            "root alone (install -d -m 700), restart the unit, which sees no folder made since its start."
         )
     if not os.path.exists(path):
         return f"no history: there is no {name}. No pod was paused here yet, or [history] max_mib is 0."

@@ -116,6 +116,7 @@ NO_PSI = patched("cgpause.cli.check.NODE_PRESSURE", "/nonexistent/memory.pressur
 NO_XATTRS = KernelWriteError("/cg", OSError(errno.EOPNOTSUPP, ""), "1")
 NOT_FOUND = "LoadState=not-found\nActiveState=inactive\nSubState=dead\n"
 FAILED = "LoadState=loaded\nActiveState=failed\nSubState=failed\n"
+RELOADING = "LoadState=loaded\nActiveState=reloading\nSubState=reload\n"
 
 
 @pytest.mark.parametrize(
@@ -159,6 +160,11 @@ def test_whatever_is_not_well_is_found_with_what_to_do(
     assert found.level is level
     assert message in found.message
     assert found.advice
+
+
+def test_a_unit_that_reloads_needs_no_start(healthy: FakeTree, monkeypatch: Patch) -> None:
+    patched("subprocess.run", systemctl(RELOADING))(healthy, monkeypatch)
+    assert findings_of(healthy)["unit"].level is Level.OK
 
 
 def controllers(tree: FakeTree) -> Path:

@@ -271,6 +271,27 @@ def test_a_configuration_that_is_no_file_is_no_reason_to_wait(tree: FakeTree) ->
     assert found["config.toml"].startswith("not collected: the configuration is invalid (mistakes: 1)")
 
 
+def test_without_root_there_is_less_in_it(open_folder: Path) -> None:
+    tree = FakeTree(open_folder)
+    tree.add_pod("web")
+    state = tree.folder / "state"
+    state.mkdir()
+    state.chmod(0)
+    file = tree.folder / "report.tar.gz"
+    # Root without capabilities: another user might not reach the interpreter.
+    powerless = [] if os.geteuid() else ["setpriv", "--bounding-set=-all"]
+    command = [*powerless, *argv(tree, "--state-dir", str(state), "bug-report", str(file))]
+    try:
+        done = subprocess.run(command, env={**os.environ, "PATH": "/usr/bin:/bin"}, capture_output=True, check=False)
+    finally:
+        state.chmod(0o700)
+
+    assert done.returncode == 0, done.stderr
+    found = read(file)
+    assert re.match("not collected: .*Permission denied", found["history.jsonl"])
+    assert len(json.loads(found["status.json"])["pods"]) == 1
+
+
 def test_a_part_that_hangs_or_fails_costs_only_itself(tree: FakeTree, monkeypatch: Patch) -> None:
     monkeypatch.setattr(bugreport, "_PART_S", 0.5)
 

@@ -146,6 +146,9 @@ def test_where_there_is_nothing_it_says_why(tmp_path: Path, state: Path) -> None
     assert "restart the unit" in line
     (line,) = show(state)
     assert line.startswith(f"no history: there is no {state}/history.jsonl. No pod was paused here yet")
+    (odd := tmp_path / "o\x1bdd").mkdir()
+    (line,) = show(odd)
+    assert line.startswith(rf"no history: there is no {tmp_path}/o\x1bdd/history.jsonl.")
     note(state, Event(1.0, "future", "a/b", "u", "x"))
     assert show(state) == [f"{state}/history.jsonl has no pause in it"]
     assert show(state, "--pod", "web") == [f"{state}/history.jsonl has no pause in it"]
