@@ -44,10 +44,15 @@ def test_main_resumes_all_and_says_what(tree: FakeTree, capsys: Capture) -> None
 
 @pytest.mark.parametrize(
     ("options", "owners"),
-    [([], {"daemon": "operator", "manual": "operator"}), (["--daemon-only"], {"daemon": "crashed", "late": "expired"})],
+    [
+        ([], dict.fromkeys(("daemon", "manual"), ("operator", "everything is resumed"))),
+        (["--daemon-only"], {"daemon": ("crashed", "cgpause left it paused"), "late": ("expired", "pause expired")}),
+    ],
     ids=["all", "daemon-only"],
 )
-def test_main_notes_what_it_resumed_with_its_name(tree: FakeTree, options: list[str], owners: dict[str, str]) -> None:
+def test_main_notes_what_it_resumed_with_its_name_and_the_reason(
+    tree: FakeTree, options: list[str], owners: dict[str, tuple[str, str]]
+) -> None:
     state = tree.folder / "state"
     state.mkdir()
     for name in owners:
@@ -59,7 +64,7 @@ def test_main_notes_what_it_resumed_with_its_name(tree: FakeTree, options: list[
     assert restore.main([*place, *options]) == 0
 
     found = list(history.read(str(state / HISTORY_FILE)))
-    assert {event.pod.removeprefix("default/"): event.result for event in found} == owners
+    assert {event.pod.removeprefix("default/"): (event.result, event.reason) for event in found} == owners
     assert all(event.paused_s is not None and event.paused_s >= 10 for event in found)
     assert {event.pause_reason for event in found} == {"test"}
 
@@ -235,3 +240,50 @@ def test_main_exits_1_without_its_cgroup_root_and_forges_no_log_line(tmp_path: P
     assert restore.main(["--cgroup-root", str(tmp_path / "absent\nresumed cgroup=all")]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert str(tmp_path / "absent") in line
+
+
+# --- memory.high -----------------------------------------------------------------------------------------------------
+
+
+def braked(kubepods: Path) -> tuple[str, bool]:
+    return (kubepods / "memory.high").read_text().strip(), "user.cgpause.high" in os.listxattr(kubepods)
+
+
+@pytest.mark.parametrize("options", [[], ["--daemon-only"]], ids=["all", "daemon-only"])
+def test_memory_high_of_every_tree_named_like_kubepods_comes_back(
+    options: list[str], tree: FakeTree, capsys: Capture
+) -> None:
+    nested = tree.root / "kubelet.slice/kubelet-kubepods.slice"
+    stale = tree.root / "kubepods"
+    untouched = tree.root / "other.slice" / "kubepods.slice"
+    for path in (nested, stale, untouched):
+        path.mkdir(parents=True)
+        (path / "memory.high").write_text("2147483648\n")
+    for path in (tree.kubepods, nested, stale):
+        brake(path, "2147483648" if path == nested else "max")
+    (stale / "memory.high").write_text("4096\n")
+
+    assert restore.main(["--cgroup-root", str(tree.root), *options]) == 0
+
+    found = [braked(path) for path in (tree.kubepods, nested, stale, untouched)]
+    assert found == [("max", False), ("2147483648", False), ("4096", False), ("2147483648", False)]
+    assert sorted(capsys.readouterr().err.splitlines()) == [
+        "info: released memory.high cgroup=kubelet.slice/kubelet-kubepods.slice memory_high_to=2147483648",
+        "info: released memory.high cgroup=kubepods memory_high_to=4096 foreign=yes",
+        "info: released memory.high cgroup=kubepods.slice memory_high_to=max",
+    ]
+
+
+def test_memory_high_that_cannot_be_restored_is_a_failure_and_stops_nobody(tree: FakeTree, capsys: Capture) -> None:
+    pod = pause_pod(tree.root, tree.add_pod("web", cpu_max="50000 100000"))
+    brake(tree.kubepods)
+    os.setxattr(tree.kubepods, "user.cgpause.high", b"rubbish")
+    stale = tree.root / "kubepods"
+    stale.mkdir()
+    brake(stale)
+
+    assert restore.main(["--cgroup-root", str(tree.root)]) == 6
+
+    assert cpu_max(pod) == "50000 100000"
+    assert braked(stale) == ("max", False)
+    assert "could not resume cgroup=kubepods.slice error=" in capsys.readouterr().err

@@ -1,26 +1,32 @@
-"""The tree alone is enough to resume every paused pod, and one failure does not stop the others."""
+"""The tree alone is enough to resume every paused pod; one failure does not stop the others; each owner has its own."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from helpers.fixtures import Patch
+from helpers.commandline import record_of
+from helpers.fixtures import Capture, Patch
 from helpers.refusals import refusing_at
-from helpers.restoring import ORIGINALS
-from helpers.trees import CAPTURES, FakeTree, cpu_max, damage, lay_out_capture, lock_held, pause_pod, records_left
+from helpers.restoring import ORIGINALS, brake
+from helpers.trees import CAPTURES, FakeTree, cpu_max, damage, lay_out_capture, pause_pod, records_left
 
 from cgpause import restore
+from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgroupGoneError, KernelReadError, RestoreError
-from cgpause.core.model import Mechanism, Owner
+from cgpause.core.model import CpuMax, Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.pods.discover import list_pods
-from cgpause.restore import resume_all
+from cgpause.ledger import ledger
+from cgpause.ledger.ledger import Resumed
+from cgpause.ledger.plan import PauseRequest
+from cgpause.pods.discover import list_pods, paused_cgroups
+from cgpause.restore import Restored, braked_roots, resume_all
 
 
 def pause_three(tree: FakeTree) -> list[Path]:
@@ -84,16 +90,6 @@ def test_every_tree_named_like_kubepods_is_looked_at(tree: FakeTree) -> None:
     assert len(outcomes) == 3
     assert [cpu_max(pod) for pod in (first, *others)] == ["50000 100000"] * 3
     assert records_left(tree.root) == []
-
-
-@pytest.mark.parametrize("owner", [None, Owner.DAEMON, Owner.MANUAL], ids=["any", "daemon", "manual"])
-def test_only_the_pauses_of_the_owner_asked_for_are_undone(owner: Owner | None, tree: FakeTree) -> None:
-    pods = {by: pause_pod(tree.root, tree.add_pod(f"by-{by}", cpu_max="50000 100000"), by) for by in Owner}
-
-    resume_all(str(tree.root), owner=owner)
-
-    for by, pod in pods.items():
-        assert cpu_max(pod) == ("50000 100000" if owner in (None, by) else "1001 100000")
 
 
 @pytest.mark.parametrize("bad", range(3), ids=["first", "middle", "last"])
@@ -176,15 +172,6 @@ def test_a_damaged_pod_that_vanishes_does_not_hide_the_next(
     assert len(gone) == 1
 
 
-def test_a_locked_pod_is_a_failure_that_says_so(tree: FakeTree) -> None:
-    locked, good = (pause_pod(tree.root, tree.add_pod(name)) for name in ("locked", "good"))
-    with lock_held(locked):
-        outcomes = {outcome.path: outcome.error for outcome in resume_all(str(tree.root))}
-
-    assert "locked by another process" in str(outcomes[str(locked.relative_to(tree.root))])
-    assert outcomes[str(good.relative_to(tree.root))] is None
-
-
 @pytest.mark.parametrize(
     "arrange",
     [
@@ -200,3 +187,133 @@ def test_without_pods_nothing_is_paused(arrange: Callable[[Path], object], tmp_p
 
     assert resume_all(str(tmp_path)) == []
     assert restore.main(["--cgroup-root", str(tmp_path)]) == 0
+
+
+# --- owners ----------------------------------------------------------------------------------------------------------
+
+
+THROTTLE = CpuMax(1000, 100_000)
+
+
+@pytest.mark.parametrize(
+    ("by", "asked", "ended_s", "undone"),
+    [
+        pytest.param(Owner.DAEMON, None, None, True, id="anybodys"),
+        pytest.param(Owner.MANUAL, None, 3600, True, id="anybodys-by-hand"),
+        pytest.param(Owner.DAEMON, Owner.DAEMON, None, True, id="the-daemons-own"),
+        pytest.param(Owner.DAEMON, Owner.MANUAL, -1, False, id="the-daemons-is-not-the-operators"),
+        pytest.param(Owner.MANUAL, Owner.DAEMON, -1, True, id="the-daemon-would-have-ended-it"),
+        pytest.param(Owner.MANUAL, Owner.DAEMON, 3600, False, id="still-wanted"),
+        pytest.param(Owner.MANUAL, Owner.DAEMON, None, False, id="for-good"),
+        pytest.param(Owner.MANUAL, Owner.MANUAL, 3600, True, id="the-operators-own"),
+    ],
+)
+def test_a_pause_is_its_owners_to_end_and_once_its_time_is_over_the_daemons_too(
+    tree: FakeTree, by: Owner, asked: Owner, ended_s: int | None, undone: bool
+) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    expires_ns = None if ended_s is None else now_ns() + ended_s * 10**9
+    pause_pod(tree.root, pod, by, since_ns=now_ns() - 10**10, expires_ns=expires_ns)
+
+    outcomes = resume_all(str(tree.root), owner=asked)
+
+    assert len(outcomes) == undone
+    assert (cpu_max(pod) == "50000 100000") is undone
+    assert records_left(tree.root) == ([] if undone else [pod])
+
+
+@pytest.mark.parametrize("owner", [Owner.DAEMON, None])
+def test_a_pod_taken_over_between_the_look_and_the_lock_stays_the_operators(
+    tree: FakeTree, monkeypatch: Patch, owner: Owner | None
+) -> None:
+    pod = pause_pod(tree.root, tree.add_pod("web", cpu_max="50000 100000"))
+    real = Cgroup.locked
+
+    @contextmanager
+    def locked(cgroup: Cgroup, *, wait_s: float) -> Iterator[None]:
+        monkeypatch.undo()
+        by_hand = PauseRequest(Mechanism.THROTTLE, THROTTLE, Owner.MANUAL, "by hand", 2)
+        assert ledger.take_over(cgroup, by_hand) is not None
+        with real(cgroup, wait_s=wait_s):
+            yield
+
+    monkeypatch.setattr(Cgroup, "locked", locked)
+    outcomes = resume_all(str(tree.root), owner=owner)
+
+    if owner is None:
+        assert cpu_max(pod) == "50000 100000"
+    else:
+        assert outcomes == []
+        assert (record_of(tree, pod).owner, cpu_max(pod)) == (Owner.MANUAL, "1001 100000")
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+@pytest.mark.parametrize("owner", [None, *Owner])
+def test_a_damaged_record_is_anybodys_and_replaced_by_what_systemd_knows(
+    tree: FakeTree, systemctl: Path, owner: Owner | None, mechanism: Mechanism
+) -> None:
+    systemctl.write_text("ActiveState=active\nCPUQuotaPerSecUSec=750ms\nCPUQuotaPeriodUSec=100ms\n")
+    pod = pause_pod(tree.root, tree.add_pod("web", cpu_max="75000 100000"), mechanism=mechanism)
+    damage(pod)
+
+    (outcome,) = resume_all(str(tree.root), owner=owner)
+
+    assert isinstance(outcome.resumed, Resumed)
+    assert outcome.resumed.record is None
+    assert (cpu_max(pod), records_left(tree.root)) == ("75000 100000", [])
+    assert (pod / "cgroup.freeze").read_text() == "0\n"
+
+
+def test_memory_high_is_never_the_operators(tree: FakeTree) -> None:
+    brake(tree.kubepods)
+
+    assert resume_all(str(tree.root), owner=Owner.MANUAL) == []
+
+    assert (tree.kubepods / "memory.high").read_text() != "max\n"
+
+
+# --- unreadable cgroups ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["__init__", "get_xattr"])
+@pytest.mark.parametrize("place", ["pod", "kubepods"])
+def test_what_is_gone_is_passed_over_and_nobodys_failure(
+    tree: FakeTree, monkeypatch: Patch, method: str, place: str
+) -> None:
+    pod = pause_pod(tree.root, tree.add_pod("web"))
+    gone = pod if place == "pod" else tree.kubepods
+    monkeypatch.setattr(Cgroup, method, refusing_at(gone, CgroupGoneError(str(gone)), method))
+    told: list[str] = []
+
+    list(paused_cgroups(str(tree.root), lambda path, _: told.append(path)))
+
+    assert told == []
+    assert list(braked_roots(str(tree.root))) == []
+
+
+def test_a_kubepods_that_cannot_be_asked_is_released_loudly(tree: FakeTree, monkeypatch: Patch) -> None:
+    error = KernelReadError(str(tree.kubepods), OSError(errno.EIO, ""))
+    monkeypatch.setattr(Cgroup, "get_xattr", refusing_at(tree.kubepods, error, "get_xattr"))
+    (outcome,) = resume_all(str(tree.root))
+    assert (outcome.path, outcome.resumed, outcome.error) == (tree.kubepods.name, None, error)
+
+
+def test_a_pod_that_cannot_be_opened_when_its_turn_comes_again_is_one(tree: FakeTree, monkeypatch: Patch) -> None:
+    pod = pause_pod(tree.root, tree.add_pod("web"))
+    damage(pod)
+    error = KernelReadError(str(pod), OSError(errno.EIO, ""))
+
+    def released(_: str) -> Iterator[Cgroup]:
+        monkeypatch.setattr(Cgroup, "__init__", refusing_at(pod, error, "__init__"))
+        return iter(())
+
+    monkeypatch.setattr(restore, "braked_roots", released)
+    assert resume_all(str(tree.root)) == [Restored(str(pod.relative_to(tree.root)), None, error)]
+
+
+def test_a_root_that_cannot_be_read_is_exit_code_6(tree: FakeTree, monkeypatch: Patch, capsys: Capture) -> None:
+    error = KernelReadError(str(tree.root), OSError(errno.EIO, ""))
+    monkeypatch.setattr(restore, "resume_all", lambda *_, **__: (_ for _ in ()).throw(error))
+
+    assert restore.main(["--cgroup-root", str(tree.root)]) == 6
+    assert str(tree.root) in capsys.readouterr().err
