@@ -1,4 +1,4 @@
-"""Foreign freezes, thaws and writes during a take-over, a resume or a remembered pause."""
+"""Foreign freezes, thaws and writes during a pause: take-over, resume, a remembered pause, and the next assertion."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from helpers.crashing import THROTTLE, CgroupState, PausableCgroup, SteppedCgroup, freeze, request, take_over
+from helpers.crashing import (
+    HOLDS,
+    THROTTLE,
+    CgroupState,
+    PausableCgroup,
+    freeze,
+    request,
+    take_over,
+    throttle_and_freeze,
+)
 from helpers.ledgers import hold, refuse_writes
 
-from cgpause.core.errors import CgpauseError, CgroupGoneError, KernelWriteError, PausedOtherwiseError, RestoreError
+from cgpause.core.errors import CgpauseError, KernelWriteError, PausedOtherwiseError, RestoreError
 from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
@@ -53,17 +62,6 @@ def test_a_pod_that_somebody_froze_is_not_ours_to_freeze(
     assert pod.state() == before
 
 
-@pytest.mark.parametrize("held", ["freeze", "throttle-and-freeze"])
-def test_a_pod_that_somebody_thawed_stays_thawed_and_gets_its_quota_back(pod: PausableCgroup, held: str) -> None:
-    hold(pod, held)
-    pod.write("cgroup.freeze", "0")
-
-    with pod.open() as cgroup:
-        assert ledger.resume(cgroup) is not None
-
-    assert pod.state() == CgroupState("50000 100000", "20000", "0", None)
-
-
 def test_a_throttled_pod_that_somebody_froze_is_taken_over_as_it_is(pod: PausableCgroup) -> None:
     hold(pod, "throttle")
     pod.write("cgroup.freeze", "1")
@@ -76,13 +74,6 @@ def test_a_throttled_pod_that_somebody_froze_is_taken_over_as_it_is(pod: Pausabl
         ledger.resume(cgroup)
 
     assert pod.state() == CgroupState("50000 100000", "20000", "1", None)
-
-
-def test_a_pod_frozen_by_us_is_not_frozen_again(pod: PausableCgroup) -> None:
-    hold(pod, "freeze")
-    with pod.stepped(refuse_writes("cgroup.freeze")) as cgroup:
-        take_over(FREEZE)(cgroup)
-    assert pod.state().freeze == "1"
 
 
 def test_a_failed_take_over_keeps_a_resize_it_found(pod: PausableCgroup) -> None:
@@ -195,15 +186,76 @@ def test_a_torn_quota_of_a_frozen_pod_is_not_ours_to_write(pod: PausableCgroup) 
     assert pod.state() == CgroupState("", "0", "0", None)
 
 
-def test_a_pod_that_vanishes_while_it_is_frozen_is_gone(pod: PausableCgroup) -> None:
-    hold(pod, "throttle")
-    steps: list[str] = []
+# --- reassert --------------------------------------------------------------------------------------------------------
 
-    def vanish(cgroup: SteppedCgroup, step: str, name: str) -> None:
-        steps.append(f"{step} {name}")
-        if (step, name) == ("write", "cgroup.freeze"):
-            raise CgroupGoneError(cgroup.path)
 
-    with pod.stepped(vanish) as cgroup, pytest.raises(CgroupGoneError):
-        freeze(cgroup)
-    assert steps[-1] == "write cgroup.freeze"  # the ledger restores nothing in a cgroup that is gone
+@pytest.mark.parametrize(
+    ("original", "written", "held"),
+    [
+        pytest.param(("50000 100000", 20000), {"cpu.max": "50000 100000"}, "1000 100000", id="by-a-daemon-reload"),
+        pytest.param(("50000 100000", 20000), {"cpu.max": "30000 50000"}, "1000 100000", id="resize"),
+        pytest.param(
+            ("50000 100000", 20000),
+            {"cpu.max": "30000 100000", "cpu.max.burst": "7000"},
+            "1000 100000",
+            id="resize-with-a-new-burst",
+        ),
+        pytest.param(
+            ("max 100000", 0), {"cpu.max": "1000 1000000"}, "1000 1000000", id="resize-to-less-than-our-quota"
+        ),
+    ],
+)
+def test_a_foreign_value_is_answered_and_is_the_original_from_then_on(
+    pod: PausableCgroup, cgroup: Cgroup, original: tuple[str, int], written: dict[str, str], held: str
+) -> None:
+    """systemd writes the present original again after a daemon-reload."""
+    pod.set(*original)
+    before, _ = ledger.pause(cgroup, request())
+    for file, value in written.items():
+        pod.write(file, value)
+    burst_us = written.get("cpu.max.burst", str(original[1]))
+
+    record = ledger.reassert(cgroup, THROTTLE)
+    assert record is not None
+    assert (record == before) is (written["cpu.max"] == original[0])
+    assert (str(record.original), str(record.original_burst_us)) == (written["cpu.max"], burst_us)
+    assert str(record.written) == held
+    assert ledger.read_record(cgroup) == record
+    assert (pod.state().cpu_max, pod.state().burst) == (held, "0")
+
+    resumed = ledger.resume(cgroup)
+    assert resumed is not None
+    assert not resumed.foreign
+    assert pod.state() == CgroupState(written["cpu.max"], burst_us, "0", None)
+
+
+@pytest.mark.parametrize("foreign", ["50000 100000", "30000 50000"], ids=["original", "resize"])
+def test_a_foreign_write_to_a_pod_frozen_on_top_is_answered_and_it_stays_frozen(
+    pod: PausableCgroup, cgroup: Cgroup, foreign: str
+) -> None:
+    throttle_and_freeze(cgroup)
+    pod.write("cpu.max", foreign)
+    record = ledger.reassert(cgroup, THROTTLE)
+    assert record is not None
+    assert (record.mechanism, str(record.original), record.written) == (Mechanism.FREEZE, foreign, THROTTLE)
+    assert ledger.read_record(cgroup) == record
+    state = pod.state()
+    assert (state.cpu_max, state.freeze) == ("1000 100000", "1")
+    ledger.resume(cgroup)
+    assert pod.state() == CgroupState(foreign, "20000", "0", None)
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        pytest.param(lambda _: None, id="running"),
+        *(pytest.param(how, id=f"{name}-and-nothing-changed") for name, how in HOLDS.items()),
+    ],
+)
+def test_nothing_foreign_is_not_answered(
+    pod: PausableCgroup, cgroup: Cgroup, prepare: Callable[[Cgroup], object]
+) -> None:
+    prepare(cgroup)
+    before = pod.state()
+    assert ledger.reassert(cgroup, THROTTLE) is None
+    assert pod.state() == before

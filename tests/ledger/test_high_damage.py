@@ -17,7 +17,7 @@ from helpers.trees import damage
 from cgpause.core.errors import CgroupGoneError, DamagedRecordError, KernelReadError, MalformedError, RestoreError
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import high
-from cgpause.ledger.high import HighRecord, Released, decode_record, encode_record, read_record, release, set_high
+from cgpause.ledger.high import HighRecord, Released, decode_record, read_record, release, set_high
 
 LEVEL, LOWER = 1 << 30, 1 << 29
 
@@ -63,14 +63,6 @@ def test_a_torn_file_without_a_record_is_nobodys(folder: Path, kubepods: Cgroup)
     with pytest.raises(MalformedError):
         set_high(kubepods, LEVEL, since_ns=1)
     assert high_state(folder) == ("", [])
-
-
-def test_a_value_that_is_being_replaced_is_still_ours(folder: Path, kubepods: Cgroup) -> None:
-    """A daemon that dies between the record and the write leaves the earlier value."""
-    os.setxattr(folder, high.XATTR, encode_record(HighRecord(LEVEL * 2, LOWER, LEVEL, 1)))
-    (folder / "memory.high").write_text(f"{LEVEL}\n")
-    assert release(kubepods) == Released(LEVEL * 2, foreign=False)
-    assert high_state(folder) == (str(LEVEL * 2), [])
 
 
 def test_a_value_that_somebody_removed_is_not_taken_for_ours(folder: Path, kubepods: Cgroup) -> None:

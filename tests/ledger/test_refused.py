@@ -9,7 +9,7 @@ import pytest
 from helpers.crashing import SCENARIOS, CgroupState, PausableCgroup, Scenario, SteppedCgroup, count_steps, request
 from helpers.ledgers import CHANGES, refusal
 
-from cgpause.core.errors import CgpauseError, CgroupGoneError, KernelReadError, KernelWriteError, RestoreError
+from cgpause.core.errors import CgpauseError, CgroupGoneError, KernelWriteError, RestoreError
 from cgpause.core.model import Mechanism
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
@@ -145,12 +145,6 @@ def test_a_pod_whose_values_cannot_be_understood_is_not_paused(
     with pytest.raises(CgpauseError, match="malformed"):
         ledger.pause(cgroup, request())
     assert pod.state() == before
-
-
-def test_a_pod_without_a_cpu_controller_is_an_error_that_says_so(pod: PausableCgroup, cgroup: Cgroup) -> None:
-    (pod.folder / "cpu.max").unlink()
-    with pytest.raises(KernelReadError, match="controller"):
-        ledger.pause(cgroup, request())
 
 
 @pytest.mark.parametrize("scenario", REFUSED, ids=lambda scenario: scenario.id)

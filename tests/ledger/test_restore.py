@@ -1,10 +1,26 @@
-"""A resume restores the original values and leaves foreign values."""
+"""A pause, a freeze and a resume: the original values come back, and foreign values stay."""
 
 from __future__ import annotations
 
-import pytest
-from helpers.crashing import CgroupState, PausableCgroup, request
+import os
+from collections.abc import Callable
+from dataclasses import replace
 
+import pytest
+from helpers.crashing import (
+    HOLDS,
+    THROTTLE,
+    CgroupState,
+    PausableCgroup,
+    SteppedCgroup,
+    freeze,
+    request,
+    throttle_and_freeze,
+)
+from helpers.ledgers import CHANGES, hold, refusal
+from helpers.trees import lock_held
+
+from cgpause.core.errors import BusyError, CgpauseError, DamagedRecordError, RestoreError
 from cgpause.core.model import CpuMax, Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
@@ -71,7 +87,7 @@ def test_burst_is_zeroed_before_the_quota_and_put_back_after_it(pod: PausableCgr
     writes: list[str] = []
 
     def note(_: Cgroup, step: str, name: str) -> None:
-        if step in ("write", "set_xattr", "remove_xattr"):
+        if step in CHANGES:
             writes.append(name)
 
     with pod.stepped(note) as stepped:
@@ -97,15 +113,6 @@ def test_pausing_a_paused_pod_changes_nothing(
     again = PauseRequest(second, CpuMax(5000, 100000), Owner.MANUAL, "again", since_ns=99, expires_ns=100)
     assert ledger.pause(cgroup, again) == (record, False)
     assert pod.state() == paused
-
-
-@pytest.mark.parametrize("cpu_max", ["max 100000", "1000 100000"])
-def test_resuming_a_running_pod_changes_nothing(pod: PausableCgroup, cgroup: Cgroup, cpu_max: str) -> None:
-    """This includes a pod with the throttle's quota as its own: only the record proves a pause."""
-    pod.set(cpu_max)
-    before = pod.state()
-    assert ledger.resume(cgroup) is None
-    assert pod.state() == before
 
 
 @pytest.mark.parametrize(
@@ -139,3 +146,147 @@ def test_throttling_a_pod_frozen_by_somebody_else_leaves_it_frozen(pod: Pausable
     ledger.pause(cgroup, request())
     ledger.resume(cgroup)
     assert pod.state() == before
+
+
+# --- a throttled pod that is frozen as well --------------------------------------------------------------------------
+
+
+def test_a_throttled_pod_is_frozen_on_top_and_resume_undoes_both(pod: PausableCgroup, cgroup: Cgroup) -> None:
+    before = pod.state()
+    throttled, _ = ledger.pause(cgroup, request())
+
+    record, changed = ledger.freeze(cgroup, "it grows")
+    assert changed
+    assert record == replace(throttled, mechanism=FREEZE, reason="it grows")
+    assert ledger.read_record(cgroup) == record
+    state = pod.state()
+    assert (state.cpu_max, state.burst, state.freeze) == ("1000 100000", "0", "1")
+
+    resumed = ledger.resume(cgroup)
+    assert resumed is not None
+    assert (resumed.record, resumed.cpu_max, resumed.foreign) == (record, CpuMax(50000, 100000), False)
+    assert pod.state() == before
+
+
+def test_a_freeze_is_recorded_first_leaves_the_quota_alone_and_is_undone_first(pod: PausableCgroup) -> None:
+    """A write of the quota would refill the CPU pool of the pod that grows."""
+    hold(pod, "throttle")
+    steps: list[str] = []
+
+    def note(_: Cgroup, step: str, name: str) -> None:
+        if step in (*CHANGES, "lock"):
+            steps.append(name or step)
+
+    with pod.stepped(note) as stepped:
+        freeze(stepped)
+        ledger.resume(stepped)
+    assert steps == ["lock", XATTR, "cgroup.freeze", "lock", "cgroup.freeze", "cpu.max", "cpu.max.burst", XATTR]
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        pytest.param(lambda _: None, id="running"),
+        pytest.param(HOLDS["freeze"], id="paused-by-the-freezer"),
+        pytest.param(throttle_and_freeze, id="frozen-on-top"),
+        pytest.param(lambda cgroup: ledger.pause(cgroup, replace(request(), owner=Owner.MANUAL)), id="by-an-operator"),
+    ],
+)
+def test_only_a_pod_the_daemon_throttles_is_frozen(
+    pod: PausableCgroup, cgroup: Cgroup, prepare: Callable[[Cgroup], object]
+) -> None:
+    prepare(cgroup)
+    before = pod.state()
+    assert ledger.freeze(cgroup, "again") == (ledger.read_record(cgroup), False)
+    assert pod.state() == before
+
+
+@pytest.mark.parametrize("trouble", ["refused", "another-writer"])
+def test_a_pod_that_cannot_be_frozen_stays_throttled(pod: PausableCgroup, trouble: str) -> None:
+    hold(pod, "throttle")
+    before = pod.state()
+    reads = 0
+
+    def interfere(cgroup: SteppedCgroup, step: str, name: str) -> None:
+        nonlocal reads
+        if name != "cgroup.freeze":
+            return
+        if trouble == "refused" and step == "write":
+            raise refusal(cgroup, name)
+        reads += step == "read"
+        if trouble == "another-writer" and reads == 2:
+            pod.write("cgroup.freeze", "0")
+
+    with pod.stepped(interfere) as interfered:
+        with pytest.raises(CgpauseError, match="EIO" if trouble == "refused" else "another writer"):
+            freeze(interfered)
+        assert pod.state() == before
+
+
+# --- damaged records -------------------------------------------------------------------------------------------------
+
+
+DAMAGED = b""
+"""The damaged record that could most easily be taken for none; test_record has the others."""
+
+
+def test_a_damaged_record_is_never_guessed_at(pod: PausableCgroup, cgroup: Cgroup) -> None:
+    pod.set("1000 100000")
+    os.setxattr(pod.folder, XATTR, DAMAGED)
+    before = pod.state()
+    with pytest.raises(DamagedRecordError):
+        ledger.read_record(cgroup)
+    with pytest.raises(DamagedRecordError):
+        ledger.pause(cgroup, request())
+    with pytest.raises(DamagedRecordError):
+        ledger.reassert(cgroup, THROTTLE)
+    with pytest.raises(DamagedRecordError):
+        freeze(cgroup)
+    with pytest.raises(RestoreError, match="setfattr"):
+        ledger.resume(cgroup)
+    with pytest.raises(RestoreError):
+        ledger.resume(cgroup, second_source=lambda _: None)
+    assert pod.state() == before
+
+
+def test_a_second_source_replaces_a_damaged_record(pod: PausableCgroup, cgroup: Cgroup) -> None:
+    pod.set("1000 100000")
+    pod.write("cgroup.freeze", "1")
+    os.setxattr(pod.folder, XATTR, DAMAGED)
+    asked: list[str] = []
+
+    def systemd(path: str) -> CpuMax:
+        asked.append(path)
+        return CpuMax(75000, 100000)
+
+    resumed = ledger.resume(cgroup, second_source=systemd)
+    assert resumed is not None
+    assert (resumed.record, resumed.cpu_max, resumed.foreign) == (None, CpuMax(75000, 100000), False)
+    assert asked == [str(pod.folder)]
+    assert pod.state() == CgroupState("75000 100000", "0", "0", None)
+
+
+def test_a_sound_record_needs_no_second_source(pod: PausableCgroup, cgroup: Cgroup) -> None:
+    ledger.pause(cgroup, request())
+    ledger.resume(cgroup, second_source=lambda _: pytest.fail("asked in vain"))
+    assert pod.state().cpu_max == "50000 100000"
+
+
+# --- the lock --------------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_is_locked_is_busy_until_the_lock_is_given_back(pod: PausableCgroup, cgroup: Cgroup) -> None:
+    before = pod.state()
+    operations: list[Callable[[], object]] = [
+        lambda: ledger.pause(cgroup, request(), wait_s=0.02),
+        lambda: ledger.resume(cgroup, wait_s=0.02),
+        lambda: ledger.reassert(cgroup, THROTTLE, wait_s=0),
+        lambda: ledger.freeze(cgroup, "it grows", wait_s=0),
+        lambda: ledger.take_over(cgroup, request(), wait_s=0),
+    ]
+    with lock_held(pod.folder):
+        for operation in operations:
+            with pytest.raises(BusyError, match="locked by another process"):
+                operation()
+    assert pod.state() == before
+    assert ledger.pause(cgroup, request())[1], "the lock was given back"

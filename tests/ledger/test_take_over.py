@@ -39,6 +39,7 @@ def test_a_pause_that_is_taken_over_goes_on_as_it_was_and_is_never_interrupted(
         assert state.freeze >= before.freeze, f"before {step} {name}"
         assert state.record is not None, f"before {step} {name}"
         assert (step, name) not in {("write", "cpu.max"), ("remove_xattr", XATTR)}, "each write refills the pool"
+        assert before.freeze == "0" or (step, name) != ("write", "cgroup.freeze"), "it is frozen already"
 
     with pod.stepped(still_held) as stepped:
         if is_refused:
