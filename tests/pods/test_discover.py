@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from helpers.trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, make_uid, open_descriptors
+from helpers.trees import CAPTURES, FakeTree, lay_out_capture, make_uid, open_descriptors
 
 from cgpause.core.cgroup_names import CgroupDriver
 from cgpause.core.errors import CgroupGoneError
+from cgpause.core.model import QosClass
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.pods.discover import find_kubepods, kubepods_roots, list_pods
 
@@ -30,26 +30,16 @@ def found(root: Path, current: Cgroup | None = None) -> Iterator[tuple[Cgroup, C
 
 
 def test_the_root_is_found_one_level_down_as_kind_nests_it(tmp_path: Path) -> None:
-    lay_out_capture("systemd", tmp_path / "plain")
-    nested = tmp_path / "cgroup" / "kubelet.slice" / "kubelet-kubepods.slice"
-    captured = tmp_path / "plain" / "cgroup" / "kubepods.slice"
-    for directory in [captured, *captured.rglob("*")]:
-        if directory.is_dir():
-            # systemd repeats the parents' names in the name of a nested slice.
-            parts = [
-                part.replace("kubepods", "kubelet-kubepods") if "kubepods" in part else part
-                for part in directory.relative_to(captured).parts
-            ]
-            shutil.copytree(
-                directory,
-                nested.joinpath(*parts),
-                ignore=lambda at, names: [n for n in names if Path(at, n).is_dir()],
-                dirs_exist_ok=True,
-            )
-    with found(tmp_path / "cgroup") as (cgroup, driver):
+    """systemd repeats the parents' names in the name of a nested slice."""
+    root = tmp_path / "kubelet.slice" / "kubelet-kubepods.slice"
+    tiers = {"": QosClass.GUARANTEED, "-burstable": QosClass.BURSTABLE, "-besteffort": QosClass.BEST_EFFORT}
+    for number, tier in enumerate(tiers):
+        parent = root / f"kubelet-kubepods{tier}.slice" if tier else root
+        (parent / f"kubelet-kubepods{tier}-pod{make_uid(number).replace('-', '_')}.slice").mkdir(parents=True)
+    with found(tmp_path) as (cgroup, driver):
         assert (cgroup.id.path, driver) == ("kubelet.slice/kubelet-kubepods.slice", CgroupDriver.SYSTEMD)
         pods, _ = list_pods(cgroup)
-        assert {pod.uid: pod.qos for pod in pods} == {uid: qos for uid, (_, qos, _) in CAPTURED.items()}
+        assert {pod.uid: pod.qos for pod in pods} == dict(zip(map(make_uid, range(3)), tiers.values(), strict=True))
 
 
 @pytest.mark.parametrize("driver", CAPTURES)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,9 @@ from cgpause.pods.kubeletconfig import Threshold, eviction_bytes, parse_threshol
 MIB, GIB = 1 << 20, 1 << 30
 DEFAULT = Threshold(size_bytes=100 * MIB)
 NONE = Threshold()
+FIVE_PCT, ONE_GIB = "evictionHard: {memory.available: 5%}\n", "evictionHard:\n  memory.available: 1Gi\n"
+OTHER, MERGE = "evictionHard: {pid.available: 5%}\n", '{"mergeDefaultEvictionSettings": true}'
+FLAGS = {"hard_flag": "nodefs.available<10%, memory.available<2%", "soft_flag": "memory.available<3%"}
 
 # Written by `kubeadm init` 1.32 in its own order of keys, plus an evictionHard.
 KUBEADM = """\
@@ -60,37 +62,21 @@ def kubeadm(eviction: str) -> str:
         pytest.param("evictionHard: {}\n", NONE, id="empty"),
         pytest.param("evictionHard: { }\n", NONE, id="empty-with-a-space"),
         pytest.param("evictionHard:\n  nodefs.available: 10%\n", NONE, id="only-other-signals"),
-        pytest.param(
-            "mergeDefaultEvictionSettings: true\nevictionHard:\n  nodefs.available: 10%\n", DEFAULT, id="merged"
-        ),
+        pytest.param("mergeDefaultEvictionSettings: true\nevictionHard: {pid.available: 9%}\n", DEFAULT, id="merged"),
         pytest.param("evictionHard: {}\nmergeDefaultEvictionSettings: false\n", NONE, id="not-merged"),
-        pytest.param("evictionHard:\n  memory.available: 200Mi\n", Threshold(200 * MIB), id="block"),
         pytest.param(
             'evictionHard:\n    imagefs.available: "15%"\n\n# more\n    "memory.available" :  "1Gi"  # one\n'
             "    nodefs.inodesFree: '5%'\n",
             Threshold(GIB),
             id="block-among-others-quotes-and-comments",
         ),
-        pytest.param("evictionHard:\r\n  memory.available: 200Mi\r\n", Threshold(200 * MIB), id="windows-line-ends"),
-        pytest.param("evictionHard: {memory.available: 200Mi}\n", Threshold(200 * MIB), id="flow"),
+        pytest.param("evictionHard:\r\n  memory.available: 1Gi\r\n", Threshold(GIB), id="windows-line-ends"),
+        pytest.param('evictionHard: {"pid.available":"9%","memory.available":"100Mi"} # so\n', DEFAULT, id="as-json"),
         pytest.param(
-            'evictionHard: {"nodefs.available":"10%","memory.available":"200Mi"} # so\n',
-            Threshold(200 * MIB),
-            id="flow-as-json",
+            "evictionHard: {\n a: 1%, # disks\n memory.available: 1Gi,\n }\n", Threshold(GIB), id="flow-over-lines"
         ),
-        pytest.param(
-            "evictionHard: {\n  nodefs.available: 10%, # disks\n  memory.available: 200Mi,\n  }\n",
-            Threshold(200 * MIB),
-            id="flow-over-lines",
-        ),
-        pytest.param(
-            "evictionHard: {\n  memory.available: 200Mi\n}\n", Threshold(200 * MIB), id="flow-closed-at-the-margin"
-        ),
-        pytest.param(
-            "evictionHard:\n  memory.available: 200Mi\nevictionMinimumReclaim:\n  memory.available: 800Mi\n",
-            Threshold(200 * MIB),
-            id="not-the-minimum",
-        ),
+        pytest.param("evictionHard: {\n memory.available: 1Gi\n}\n", Threshold(GIB), id="flow-closed-at-the-margin"),
+        pytest.param("evictionMinimumReclaim:\n  memory.available: 8Gi\n", DEFAULT, id="not-the-minimum"),
         pytest.param("# evictionHard: {memory.available: 200Mi}\n", DEFAULT, id="commented-out"),
     ],
 )
@@ -106,11 +92,8 @@ def test_a_kubelet_configuration_in_yaml(eviction: str, expected: Threshold) -> 
         pytest.param({"evictionHard": None}, DEFAULT, id="null"),
         pytest.param({"evictionHard": {}}, NONE, id="empty"),
         pytest.param({"evictionHard": {"nodefs.available": "10%"}}, NONE, id="only-other-signals"),
-        pytest.param(
-            {"evictionHard": {"nodefs.available": "10%"}, "mergeDefaultEvictionSettings": True}, DEFAULT, id="merged"
-        ),
+        pytest.param({"evictionHard": {}, "mergeDefaultEvictionSettings": True}, DEFAULT, id="merged"),
         pytest.param({"evictionHard": {"memory.available": "5%"}}, Threshold(node_ratio=0.05), id="percent"),
-        pytest.param({"evictionHard": {"memory.available": "1Gi"}}, Threshold(GIB), id="quantity"),
         pytest.param({"evictionHard": {"memory.available": 104857600}}, DEFAULT, id="number"),
     ],
 )
@@ -237,16 +220,11 @@ def test_all_ways_to_write_a_map_say_the_same(other: dict[str, str], size_bytes:
 @pytest.mark.parametrize(
     ("text", "hard", "soft"),
     [
-        ("evictionSoft:\n  memory.available: 900Mi\n", DEFAULT, Threshold(900 * MIB)),
-        (
-            "evictionSoft:\n  memory.available: 5%\nevictionHard:\n  memory.available: 200Mi\n",
-            Threshold(200 * MIB),
-            Threshold(node_ratio=0.05),
-        ),
-        ("evictionSoft: {nodefs.available: 5%}\n", DEFAULT, NONE),
-        (json.dumps({"evictionSoft": {"memory.available": "1Gi"}}), DEFAULT, Threshold(GIB)),
+        pytest.param("evictionSoft:\n  memory.available: 900Mi\n", DEFAULT, Threshold(900 * MIB), id="alone"),
+        pytest.param(f"evictionSoft: {{memory.available: 1}}\n{ONE_GIB}", Threshold(GIB), Threshold(1), id="both"),
+        pytest.param("evictionSoft: {nodefs.available: 5%}\n", DEFAULT, NONE, id="of-a-disk"),
+        pytest.param('{"evictionSoft": {"memory.available": "1Gi"}}', DEFAULT, Threshold(GIB), id="json"),
     ],
-    ids=["alone", "both", "of-a-disk", "json"],
 )
 def test_the_soft_threshold_has_no_default(text: str, hard: Threshold, soft: Threshold) -> None:
     assert parse_thresholds(text) == (hard, soft)
@@ -261,56 +239,22 @@ def test_a_soft_threshold_that_is_not_understood_costs_only_itself(caplog: Log) 
 
 
 @pytest.mark.parametrize(
-    ("texts", "hard_flag", "soft_flag", "expected"),
+    ("texts", "flags", "expected"),
     [
-        pytest.param([], None, None, (DEFAULT, NONE), id="neither-files-nor-flags"),
-        pytest.param([kubeadm("")], "memory.available<1Gi", None, (Threshold(GIB), NONE), id="a-flag-beside-a-file"),
-        pytest.param(
-            [kubeadm("evictionHard: {memory.available: 5%}\n")],
-            "nodefs.available<10%, memory.available<2%",
-            "memory.available<3%",
-            (Threshold(node_ratio=0.02), Threshold(node_ratio=0.03)),
-            id="flags-win",
-        ),
-        pytest.param([kubeadm("")], "", None, (NONE, NONE), id="an-empty-flag"),
-        pytest.param([kubeadm("")], "nodefs.available<10%", None, (NONE, NONE), id="a-flag-with-only-other-signals"),
-        pytest.param(
-            [kubeadm("evictionHard: {memory.available: 5%}\n"), "evictionHard:\n  memory.available: 1Gi\n"],
-            None,
-            None,
-            (Threshold(GIB), NONE),
-            id="a-drop-in-wins",
-        ),
-        pytest.param(
-            [kubeadm("evictionHard: {memory.available: 1Gi}\n"), '{"evictionHard": {"nodefs.available": "5%"}}'],
-            None,
-            None,
-            (Threshold(GIB), NONE),
-            id="a-drop-in-with-another-signal",
-        ),
-        pytest.param(
-            ["evictionHard: {pid.available: 5%}\n", '{"mergeDefaultEvictionSettings": true}'],
-            None,
-            None,
-            (DEFAULT, NONE),
-            id="a-drop-in-that-merges-the-defaults",
-        ),
-        pytest.param(
-            [
-                "mergeDefaultEvictionSettings: true\nevictionHard: {pid.available: 5%}\n",
-                "mergeDefaultEvictionSettings: false\n",
-            ],
-            None,
-            None,
-            (NONE, NONE),
-            id="a-drop-in-that-does-not-merge-them",
-        ),
+        pytest.param([], {}, (DEFAULT, NONE), id="neither-files-nor-flags"),
+        pytest.param([FIVE_PCT], FLAGS, (Threshold(node_ratio=0.02), Threshold(node_ratio=0.03)), id="flags-win"),
+        pytest.param([kubeadm("")], {"hard_flag": ""}, (NONE, NONE), id="an-empty-flag"),
+        pytest.param([kubeadm("")], {"hard_flag": "a<10%"}, (NONE, NONE), id="a-flag-with-only-other-signals"),
+        pytest.param([FIVE_PCT, ONE_GIB], {}, (Threshold(GIB), NONE), id="a-drop-in-wins"),
+        pytest.param([ONE_GIB, OTHER], {}, (Threshold(GIB), NONE), id="a-drop-in-with-another-signal"),
+        pytest.param([OTHER, MERGE], {}, (DEFAULT, NONE), id="a-drop-in-that-merges-the-defaults"),
+        pytest.param([OTHER, MERGE, MERGE.replace("true", "false")], {}, (NONE, NONE), id="a-drop-in-that-does-not"),
     ],
 )
 def test_files_and_flags_are_combined_as_by_kubelet(
-    texts: list[str], hard_flag: str | None, soft_flag: str | None, expected: tuple[Threshold, ...]
+    texts: list[str], flags: dict[str, str], expected: tuple[Threshold, ...]
 ) -> None:
-    assert parse_thresholds(*texts, hard_flag=hard_flag, soft_flag=soft_flag) == expected
+    assert parse_thresholds(*texts, **flags) == expected
 
 
 @pytest.mark.parametrize("flag", ["memory.available", "memory.available=1Gi", "memory.available<lots"])
@@ -356,20 +300,13 @@ def test_what_cannot_be_read_is_told_once_and_unknown(
 
 
 def test_drop_ins_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
-    (tmp_path / "d/deeper").mkdir(parents=True)
-    for name, mib in (("20-b.conf", 300), ("10-a.conf", 200), ("30-c.yaml", 400), ("deeper/x.conf", 500)):
-        (tmp_path / "d" / name).write_text(f"evictionHard:\n  memory.available: {mib}Mi\n")
-    assert read_thresholds(KubeletFlags(None, str(tmp_path / "d"))) == (Threshold(500 * MIB), NONE)
-    (tmp_path / "d/deeper/x.conf").unlink()
-    assert read_thresholds(KubeletFlags(None, str(tmp_path / "d"))) == (Threshold(300 * MIB), NONE)
-
-
-def test_folders_and_files_of_drop_ins_are_in_one_order(tmp_path: Path) -> None:
-    (tmp_path / "20").mkdir()
-    for name in ("30.conf", "20/x.conf", "10.conf"):
-        (tmp_path / name).touch()
-    names = [os.path.relpath(path, tmp_path) for path in KubeletFlags(None, str(tmp_path)).files()]
-    assert names == ["10.conf", "20/x.conf", "30.conf"]
+    """A folder has its place among the files."""
+    (tmp_path / "15").mkdir()
+    for name, mib in (("20-b.conf", 300), ("10-a.conf", 200), ("30-c.yaml", 400), ("15/x.conf", 500)):
+        (tmp_path / name).write_text(f"evictionHard:\n  memory.available: {mib}Mi\n")
+    assert read_thresholds(KubeletFlags(None, str(tmp_path))) == (Threshold(300 * MIB), NONE)
+    (tmp_path / "20-b.conf").unlink()
+    assert read_thresholds(KubeletFlags(None, str(tmp_path))) == (Threshold(500 * MIB), NONE)
 
 
 def test_a_folder_of_drop_ins_that_is_missing_leaves_the_thresholds_unknown(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from helpers.fixtures import Log, Patch
 from helpers.nodes import MIB, S, record
 from helpers.trees import FakeTree, open_descriptors
 
-from cgpause.config.settings import Config
 from cgpause.core.errors import CgpauseError, MalformedError
 from cgpause.core.model import PodUsage
 from cgpause.core.parse import MemInfo
@@ -40,25 +39,14 @@ def sampler(tree: PodTree) -> Iterator[Sampler]:
         yield made
 
 
-@pytest.mark.parametrize(
-    ("config", "memory_max", "expected"),
-    [
-        # kubelet takes the percentage of the node's capacity, not of the limit of kubepods.
-        pytest.param("evictionHard: {memory.available: '25%'}\n", str(4 << 30), 2 << 30, id="percent"),
-        pytest.param(None, str(400 * MIB), 10 * MIB, id="no-file-and-small-kubepods"),
-    ],
-)
-def test_headroom_says_below_what_kubelet_evicts(
-    fake: FakeTree, tree: PodTree, config: str | None, memory_max: str, expected: int
-) -> None:
-    (fake.kubepods / "memory.max").write_text(f"{memory_max}\n")
+def test_headroom_says_below_what_kubelet_evicts(fake: FakeTree, tree: PodTree) -> None:
+    """kubelet takes the percentage of the node's capacity, not of the limit of kubepods."""
+    (fake.kubepods / "memory.max").write_text(f"{4 << 30}\n")
     path = fake.folder / "config.yaml"
-    if config is not None:
-        path.write_text(config)
+    path.write_text("evictionHard: {memory.available: '25%'}\n")
     tree.refresh(0)
     with Sampler(tree, str(path)) as sampler:
-        assert sampler.headroom().eviction_bytes == expected
-        assert sampler.sample(1).headroom.eviction_bytes == expected
+        assert sampler.headroom().eviction_bytes == sampler.sample(1).headroom.eviction_bytes == 2 << 30
 
 
 def test_kubelets_configuration_is_read_again_soon_while_memory_is_tight(
@@ -238,22 +226,14 @@ def test_a_kubepods_root_that_cannot_be_understood_is_an_error(
     sampler.sample(3)
 
 
-def test_without_kubepods_the_node_is_what_is_left_to_watch(tmp_path: Path) -> None:
-    tree = PodTree(str(tmp_path), str(tmp_path), Config())
-    tree.refresh(0)
-    with Sampler(tree) as sampler:
-        headroom = sampler.headroom()
-    assert (headroom.kubepods_max_bytes, headroom.kubepods_used_bytes) == (None, 0)
-    assert headroom.used_pct == 25
-
-
 def test_a_tree_that_vanishes_and_comes_back_is_followed(fake: FakeTree, tree: PodTree, sampler: Sampler) -> None:
     tree.refresh(0)
     assert sampler.headroom().kubepods_max_bytes == 1000000
     before = open_descriptors()
     fake.kubepods.rename(fake.folder / "away")
     tree.refresh(1)
-    assert sampler.headroom().kubepods_max_bytes is None
+    headroom = sampler.headroom()
+    assert (headroom.kubepods_max_bytes, headroom.kubepods_used_bytes, headroom.used_pct) == (None, 0, 25)
     assert sampler.glance() == (0, 0)
     shutil.copytree(fake.folder / "away", fake.kubepods)
     (fake.kubepods / "memory.max").write_text("77\n")

@@ -11,7 +11,7 @@ from helpers.nodes import S, record
 from helpers.trees import FakeTree
 
 from cgpause.config.settings import Config, PodClass, PodRule
-from cgpause.core.model import CpuMax, Mechanism, Owner, OwnWord, PauseRecord, PodKind
+from cgpause.core.model import Mechanism, OwnWord, PodKind
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.listening import Inside
 from cgpause.pods import classify, programs
@@ -52,12 +52,6 @@ def test_a_pod_in_which_nothing_listens_is_batch(
     asked.answers[str(fake.add_pod("web"))] = answer
     (tracked,) = tree.refresh(0)[0]
     assert tracked.pod.kind is kind
-
-
-def test_a_pod_whose_processes_cannot_be_found_is_a_service(fake: FakeTree, tree: PodTree) -> None:
-    fake.add_pod("web")
-    (tracked,) = tree.refresh(0)[0]
-    assert tracked.pod.kind is PodKind.SERVICE
 
 
 def test_rules_come_before_what_the_kernel_shows(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
@@ -266,20 +260,6 @@ def test_a_workload_is_known_as_soon_as_its_pod_has_a_name(fake: FakeTree, tree:
     assert workloads(tree) == {"job-0": PodKind.BATCH, "job-1": PodKind.BATCH}
 
 
-def test_who_listens_does_not_make_every_pod_meet_all_rules(
-    fake: FakeTree, tree: PodTree, asked: Asked, monkeypatch: Patch
-) -> None:
-    asked.answers = {str(fake.add_pod(f"job-{number}")): False for number in range(10)}
-    tree.refresh(0)
-    tree.refresh(60 * S)
-    classified: list[str | None] = []
-    monkeypatch.setattr(tree.classifier, "classify", lambda tracked, _: classified.append(tracked.pod.name))
-
-    tree.refresh(120 * S, facts=False)
-
-    assert sorted(map(str, classified)) == [f"job-{number}" for number in range(10)], "each for its own answer"
-
-
 def test_a_workload_that_listens_after_all_is_not_known_as_batch(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
     slow, later = str(fake.add_pod("web-0")), str(fake.add_pod("web-1"))
     asked.answers = {slow: False, later: False}
@@ -410,8 +390,7 @@ def test_a_pod_that_is_frozen_is_asked_once(
     """It may have begun to listen since it was last asked; frozen, it cannot begin."""
     asked.answers[str(fake.add_pod("web"))] = False
     (tracked,) = tree.refresh(0)[0]
-    record = PauseRecord(mechanism, Owner.DAEMON, "test", S, None, CpuMax(None, 100_000), 0, None)
-    tracked.pod = replace(tracked.pod, paused=record)
+    tracked.pod = replace(tracked.pod, paused=replace(record(S), mechanism=mechanism))
     tree.read_details(2 * S)
     assert len(asked.pods) == 2, "at once, although it was asked less than 10 s ago"
     tree.read_details(100 * S)
@@ -433,8 +412,7 @@ def test_of_all_replicas_with_init_containers_none_is_batch(
         tree.refresh(at_s * S)
     first, second = sorted(tree.pods.values(), key=lambda tracked: tracked.signs.made_batch_ns, reverse=True)
     tree.note_container_change(second, 98 * S)
-    record = PauseRecord(Mechanism.THROTTLE, Owner.DAEMON, "test", 98 * S + 1, None, CpuMax(None, 100_000), 0, None)
-    second.pod = replace(second.pod, paused=record, no_program=True)
+    second.pod = replace(second.pod, paused=record(98 * S + 1), no_program=True)
     tree.read_details(99 * S)
     assert second.pod.kind is PodKind.BATCH
     tree.note_container_change(first, 100 * S)

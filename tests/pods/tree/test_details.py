@@ -29,11 +29,12 @@ def test_details_are_what_reclaim_can_take_back_and_what_running_containers_have
     fake: FakeTree, tree: PodTree
 ) -> None:
     pod = fake.add_pod("web")
-    write_stats(pod, 4096, 1000, 20)
+    write_stats(pod, 4096, 1000, 20, shmem=8192)
     tree.refresh(0)
     assert details(tree) == {"web": (0, None)}
     read_details(tree, S)
     assert details(tree) == {"web": (4096, 1020)}
+    assert [tracked.pod.shmem_bytes for tracked in tree.pods.values()] == [8192]
     (pod / "memory.current").write_text("9999999\n")
     write_stats(pod, 0, 1500, 30)
     read_details(tree, 2 * S)
@@ -79,14 +80,6 @@ def test_details_are_needed_far_from_the_limit_if_the_use_says_too_little(
     assert tree.is_use_unknown(1000) is unknown
 
 
-def test_tmpfs_is_read_beside_page_cache(fake: FakeTree, tree: PodTree) -> None:
-    pod = fake.add_pod("web")
-    write_stats(pod, 4096, 0, 0, shmem=8192)
-    tree.refresh(0)
-    read_details(tree, S)
-    assert [(t.pod.reclaimable_bytes, t.pod.shmem_bytes) for t in tree.pods.values()] == [(4096, 8192)]
-
-
 @pytest.mark.parametrize(
     ("used", "reclaimable", "change", "seen"),
     [
@@ -100,12 +93,7 @@ def test_tmpfs_is_read_beside_page_cache(fake: FakeTree, tree: PodTree) -> None:
         (8 << 30, 0, 9 << 20, 7),
         (1 << 20, 1 << 17, 1 << 14, 1 << 17),
         (1 << 20, (1 << 17) + 1, 0, (1 << 17) + 1),
-        (
-            1 << 20,
-            (1 << 17) + 1,
-            1,
-            7,
-        ),  # so much page cache could turn into anonymous memory without a change
+        (1 << 20, (1 << 17) + 1, 1, 7),  # so much page cache could turn into anonymous memory without a change
     ],
 )
 def test_memory_stat_is_read_again_where_something_may_have_changed(

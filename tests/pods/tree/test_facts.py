@@ -1,20 +1,23 @@
-"""Facts about each pod that the tree reads now and then: its name, its limit, its protection."""
+"""Facts about each pod that the tree reads now and then: its protection, and how much memory it may use."""
 
 from __future__ import annotations
 
 import errno
 import os
 from collections.abc import Callable
+from pathlib import Path
 from unittest import mock
 
 import pytest
 from helpers.fixtures import Patch
+from helpers.nodes import MIB, S
 from helpers.trees import FakeTree
 
 from cgpause.config.settings import Config, ProtectConfig
 from cgpause.core.errors import CgroupGoneError, KernelReadError
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.pods.tracked import count_oom_kills
+from cgpause.kernel.listening import Inside
+from cgpause.pods import programs
 from cgpause.pods.tree import PodTree
 
 ALLOW_ALL = Config(protect=ProtectConfig(namespaces=(), static_pods=False, guaranteed=False))
@@ -86,17 +89,27 @@ def test_the_pod_the_manifest_names_as_ours_is_protected(
     tree.close()
 
 
-@pytest.mark.parametrize(("refused", "protects"), [(errno.EIO, True), (errno.EOPNOTSUPP, False), (errno.ENODEV, False)])
+@pytest.mark.parametrize(
+    ("refused", "below", "protects"),
+    [
+        (errno.EIO, False, True),
+        (errno.EIO, True, True),
+        (errno.EACCES, False, True),
+        (errno.EACCES, True, False),
+        (errno.EOPNOTSUPP, False, False),
+        (errno.ENODEV, False, False),
+    ],
+)
 def test_a_pod_whose_processes_cannot_be_listed_is_protected_until_they_can(
-    fake: FakeTree, tree: PodTree, refused: int, protects: bool
+    fake: FakeTree, tree: PodTree, refused: int, below: bool, protects: bool
 ) -> None:
-    """A threaded cgroup (EOPNOTSUPP) is not protected: a container can make one, and must gain nothing by it."""
+    """A container can hide its own cgroup (EACCES) or make it a threaded one (EOPNOTSUPP), and must gain nothing."""
     fake.add_pod("web")
     tree.config = ALLOW_ALL
     read = Cgroup.read
 
     def refuse(cgroup: Cgroup, name: str) -> bytes:
-        if name.endswith("cgroup.procs"):
+        if name.endswith("/cgroup.procs" if below else "cgroup.procs"):
             error = OSError(refused, os.strerror(refused))
             raise CgroupGoneError(name) if refused == errno.ENODEV else KernelReadError(name, error)
         return read(cgroup, name)
@@ -111,28 +124,118 @@ def test_a_pod_whose_processes_cannot_be_listed_is_protected_until_they_can(
     assert (tracked.pod.protected, tracked.holds_us) == (None, False)
 
 
-def test_a_name_that_comes_later_is_found(fake: FakeTree, tree: PodTree) -> None:
-    fake.add_pod("web", log=False)
-    (tracked,) = tree.refresh(0)[0]
-    assert tracked.pod.label == fake.uids["web"]
-    (fake.log_dir / "pods" / f"default_web_{fake.uids['web']}").mkdir(parents=True)
-    tree.refresh(1)
-    assert (tracked.pod.label, tracked.pod.protected) == ("default/web", None)
+# --- limits ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_changed_limit_is_read_again(fake: FakeTree, tree: PodTree) -> None:
-    pod = fake.add_pod("web")
-    (tracked,) = tree.refresh(0)[0]
-    (pod / "memory.max").write_text("123\n")
-    tree.refresh(1)
-    assert tracked.pod.memory_max_bytes == 123
+LEFT = 3 * MIB
+"""Memory of the pod that is in none of its containers."""
 
 
-def test_oom_kills_are_counted(fake: FakeTree, tree: PodTree) -> None:
-    pod = fake.add_pod("web")
-    (tracked,) = tree.refresh(0)[0]
-    assert count_oom_kills(tracked.cgroup) == 0
-    (pod / "memory.events").write_text("oom 2\noom_kill 3\noom_group_kill 1\n")
-    assert count_oom_kills(tracked.cgroup) == 3
-    (pod / "memory.events").write_text("low 0\n")
-    assert count_oom_kills(tracked.cgroup) == 0
+def limit_of(tree: PodTree) -> int | None:
+    (tracked,) = tree.pods.values()
+    return tracked.pod.memory_max_bytes
+
+
+def set_limit(pod: Path, limit: str) -> None:
+    """Give a pod's container a limit, and each of its two children 1 MiB of the pod's memory."""
+    sandbox, container = sorted(pod.glob("*.scope"), key=lambda scope: (scope / "memory.oom.group").read_text())
+    for scope, text in ((sandbox, "max"), (container, limit)):
+        (scope / "memory.max").write_text(f"{text}\n")
+        (scope / "memory.current").write_text(f"{MIB}\n")
+
+
+@pytest.mark.parametrize(
+    ("tier", "own", "container", "expected"),
+    [
+        pytest.param("burstable", 90, 20, 20 * MIB + LEFT, id="a-larger-init-container-has-ended"),
+        pytest.param("burstable", 20, 20, 20 * MIB, id="equal"),
+        pytest.param("burstable", 22, 20, 22 * MIB, id="less-than-it-has-with-what-was-left"),
+        pytest.param("burstable", 20, None, 20 * MIB, id="of-the-pod-alone"),
+        pytest.param("burstable", None, 20, 20 * MIB + LEFT, id="of-the-container-alone"),
+        pytest.param("burstable", None, None, None, id="none"),
+        pytest.param("besteffort", 90, 20, 90 * MIB, id="best-effort-pods-have-no-limits-to-sum-up"),
+    ],
+)
+def test_the_limit_of_a_pod(
+    fake: FakeTree, tree: PodTree, tier: str, own: int | None, container: int | None, expected: int | None
+) -> None:
+    texts = ["max" if size is None else str(size * MIB) for size in (own, container)]
+    pod = fake.add_pod("web", current=2 * MIB + LEFT, memory_max=texts[0], tier=tier)
+    set_limit(pod, texts[1])
+    tree.refresh(0)
+    assert limit_of(tree) == expected
+
+
+def test_a_container_s_limit_counts_once_its_program_runs(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
+    """Between two containers the pod's own limit counts: the next container may have all of it."""
+    found = [Inside(runtime=False, program=True)]
+    monkeypatch.setattr(programs, "look_inside", lambda _: found[0])
+    pod = fake.add_pod("web", current=2 * MIB, memory_max=str(90 * MIB))
+    set_limit(pod, str(20 * MIB))
+    tree.refresh(0)
+    (tracked,) = tree.pods.values()
+    assert limit_of(tree) == 20 * MIB
+    tree.containers_changed(tracked, S, removed=True)
+    assert limit_of(tree) == 90 * MIB
+    found[0] = Inside(runtime=True, program=False)
+    set_limit(pod, str(60 * MIB))
+    tree.containers_changed(tracked, 2 * S, removed=False)
+    tree.look_for_programs(3 * S)
+    assert limit_of(tree) == 90 * MIB, "it may not have its limit yet"
+    found[0] = Inside(runtime=False, program=True)
+    tree.look_for_programs(4 * S)
+    assert limit_of(tree) == 60 * MIB
+
+
+def test_a_limit_that_cannot_be_read_stays(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(programs, "look_inside", lambda _: Inside(runtime=False, program=True))
+    pod = fake.add_pod("web", current=2 * MIB, memory_max=str(90 * MIB))
+    set_limit(pod, str(20 * MIB))
+    tree.refresh(0)
+    (tracked,) = tree.pods.values()
+    tree.containers_changed(tracked, S, removed=False)
+    (pod / "memory.max").unlink()
+    tree.look_for_programs(2 * S)
+    assert limit_of(tree) == 90 * MIB
+    assert tracked.limit_due
+
+
+@pytest.mark.parametrize("own", ["max", "9000"])
+def test_containers_limits_are_read_again_only_where_they_may_have_changed(
+    fake: FakeTree, tree: PodTree, monkeypatch: Patch, own: str
+) -> None:
+    """Listing the containers of all pods took half of the time of reading their facts."""
+    sums: list[int | None] = []
+    monkeypatch.setattr("cgpause.pods.tracked.limit_bytes", lambda _: sums.pop(0))
+    pod = fake.add_pod("web", memory_max=own)
+    without = None if own == "max" else int(own)
+
+    def refresh(at_s: int, *now: int | None) -> int | None:
+        sums.extend(now)
+        tree.refresh(at_s * S)
+        assert sums == []
+        return limit_of(tree)
+
+    assert refresh(1, None) == without
+    assert refresh(60) == without
+    assert refresh(600) == without
+    assert refresh(601, 5000) == 5000, "an event was missed"
+    assert refresh(602, 6000) == 6000, "a container was resized"
+    assert refresh(603, None) == without
+    assert refresh(604) == without
+    (tracked,) = tree.pods.values()
+    tree.note_container_change(tracked, 605 * S)
+    assert refresh(605, None) == without
+    (pod / "memory.max").write_text("8000\n")
+    assert refresh(606, 7000) == 7000, "the pod was resized"
+
+
+def test_the_own_limit_counts_after_lost_events(fake: FakeTree, tree: PodTree) -> None:
+    """A container with a larger limit may have started."""
+    pod = fake.add_pod("web", current=2 * MIB, memory_max=str(90 * MIB))
+    set_limit(pod, str(20 * MIB))
+    tree.refresh(0)
+    (tracked,) = tree.pods.values()
+    assert limit_of(tree) == 20 * MIB
+    tree.classifier.assume_program(tracked)
+    assert limit_of(tree) == 90 * MIB

@@ -104,15 +104,6 @@ def test_a_pod_that_cannot_be_read_is_left_alone_and_told_once(
     wait_until(lambda: open_descriptors() == expected, "the thread that reads the pods' own words to close its files")
 
 
-def test_a_pod_that_can_be_read_again_may_be_paused(fake: FakeTree, tree: PodTree) -> None:
-    pod = fake.add_pod("web")
-    (pod / "memory.max").write_text("garbage")
-    tree.refresh(0)
-    (pod / "memory.max").write_text("max\n")
-    tree.refresh(1)
-    assert [tracked.pod.protected for tracked in tree.pods.values()] == [None]
-
-
 def test_a_known_pod_that_can_no_longer_be_read_is_protected_until_it_can(fake: FakeTree, tree: PodTree) -> None:
     pod = fake.add_pod("web")
     tree.refresh(0)
