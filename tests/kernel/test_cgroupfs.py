@@ -7,9 +7,8 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 from unittest import mock
 
 import pytest
@@ -19,27 +18,13 @@ from helpers.trees import open_descriptors
 
 from cgpause.core.errors import BusyError, CgroupGoneError, HostError, KernelReadError, KernelWriteError, MalformedError
 from cgpause.kernel import cgroupfs
-from cgpause.kernel.cgroupfs import MOST_BELOW, Cgroup, DryCgroup, find_cgroup_root, read_controllers
+from cgpause.kernel.cgroupfs import MOST_BELOW, Cgroup, DryCgroup, find_cgroup_root
 
 
 @pytest.fixture
 def folder(folder: Path) -> Path:
     (folder / "container").mkdir()
     return folder
-
-
-def test_a_cgroup_is_known_by_path_and_inode(cgroup: Cgroup, folder: Path) -> None:
-    assert cgroup.id == ("pod", folder.stat().st_ino)
-    assert cgroup.path == str(folder)
-    assert cgroup.exists()
-
-
-def test_files_are_read_and_written(cgroup: Cgroup, folder: Path) -> None:
-    assert cgroup.read("cpu.max") == b"max 100000\n"
-    cgroup.write("cpu.max", "1000 100000")
-    assert (folder / "cpu.max").read_text() == "1000 100000\n"
-    assert cgroup.has("cpu.max")
-    assert not cgroup.has("cpu.max.burst")
 
 
 def test_a_dry_run_reads_back_what_it_would_write_and_leaves_the_files_alone(cgroup: Cgroup, folder: Path) -> None:
@@ -129,14 +114,10 @@ def test_a_cgroup_made_again_under_the_same_path_is_another(cgroup: Cgroup, fold
 @pytest.mark.parametrize(
     ("code", "error"),
     [
-        (errno.EINVAL, KernelWriteError),
-        (errno.EBUSY, KernelWriteError),
-        (errno.EACCES, KernelWriteError),
-        (errno.EROFS, KernelWriteError),
-        (errno.ENOSPC, KernelWriteError),
-        (errno.ENODEV, CgroupGoneError),
+        pytest.param(errno.EINVAL, KernelWriteError, id="EINVAL"),
+        pytest.param(errno.EBUSY, KernelWriteError, id="EBUSY"),
+        pytest.param(errno.ENODEV, CgroupGoneError, id="ENODEV"),
     ],
-    ids=lambda value: errno.errorcode.get(value) if isinstance(value, int) else None,
 )
 def test_a_refused_write_names_path_value_and_errno(
     cgroup: Cgroup, folder: Path, code: int, error: type[Exception]
@@ -164,14 +145,6 @@ def test_xattrs_are_kept_and_removed_and_missing_ones_are_none(cgroup: Cgroup) -
     cgroup.remove_xattr("user.cgpause")
     cgroup.remove_xattr("user.cgpause")
     assert cgroup.get_xattr("user.cgpause") is None
-
-
-@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.ENOSPC, errno.EROFS, errno.EPERM])
-def test_a_refused_xattr_says_what_to_do(cgroup: Cgroup, monkeypatch: Patch, code: int) -> None:
-    monkeypatch.setattr(os, "setxattr", refusing(code))
-    with pytest.raises(KernelWriteError, match=r"xattr user\.cgpause.*: .*: ") as e:
-        cgroup.set_xattr("user.cgpause", b"\xff")
-    assert e.value.errno == code
 
 
 def test_a_file_system_without_xattrs_has_none(cgroup: Cgroup, monkeypatch: Patch) -> None:
@@ -214,12 +187,6 @@ def test_of_what_a_container_makes_no_more_than_so_much_is_listed(cgroup: Cgroup
     assert {"sandbox", "container"} <= set(found)
 
 
-def test_a_tree_that_cannot_be_listed_is_an_error(cgroup: Cgroup) -> None:
-    cgroup.close()
-    with pytest.raises(KernelReadError):
-        next(cgroup.descendants())
-
-
 def test_children_are_directories_whatever_their_names(cgroup: Cgroup, folder: Path) -> None:
     hostile = {"with space", "new\nline", "\udcff\udcfe", "-", "…"}
     for name in hostile:
@@ -237,23 +204,14 @@ def test_a_child_that_vanishes_while_we_list_hides_none_of_the_others(cgroup: Cg
     (folder / "zz").mkdir()
     scandir = os.scandir
 
-    class Race:
-        def __init__(self, fd: int) -> None:
-            self._entries = scandir(fd)
+    @contextmanager
+    def racing(fd: int) -> Iterator[list[os.DirEntry[str]]]:
+        with scandir(fd) as entries:
+            listed = list(entries)
+        (folder / "vanishing").rmdir()
+        yield listed
 
-        def __enter__(self) -> Self:
-            return self
-
-        def __exit__(self, _t: type[BaseException] | None, _e: BaseException | None, _b: TracebackType | None) -> None:
-            self._entries.close()
-
-        def __iter__(self) -> Iterator[os.DirEntry[str]]:
-            for entry in list(self._entries):
-                if entry.name == "vanishing":
-                    (folder / "vanishing").rmdir()
-                yield entry
-
-    with mock.patch.object(os, "scandir", Race):
+    with mock.patch.object(os, "scandir", racing):
         found = [name for name, _ in cgroup.children()]
     assert sorted(found) == ["container", "zz"]
 
@@ -277,12 +235,6 @@ def test_whoever_may_only_open_the_directory_cannot_lock_it(folder: Path, cgroup
             pass
     finally:
         os.close(fd)
-
-
-@pytest.mark.parametrize(("text", "pids"), [("", []), ("1\n", [1]), ("12\n34\n", [12, 34])])
-def test_pids_are_listed(cgroup: Cgroup, folder: Path, text: str, pids: list[int]) -> None:
-    (folder / "cgroup.procs").write_text(text)
-    assert cgroup.pids() == pids
 
 
 def test_pids_that_are_none_are_malformed(cgroup: Cgroup, folder: Path) -> None:
@@ -340,7 +292,3 @@ def test_a_host_without_cgroup_v2_is_told_what_to_do(monkeypatch: Patch) -> None
     mounted(monkeypatch)
     with pytest.raises(HostError, match=r"no cgroup v2 is mounted.*--cgroup-root"):
         find_cgroup_root()
-
-
-def test_controllers_of_a_tree_that_has_no_such_file_are_none(tmp_path: Path) -> None:
-    assert read_controllers(str(tmp_path)) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -64,28 +65,22 @@ def test_no_environment_is_an_error(environ: bytes) -> None:
         ("", OwnWord.UNKNOWN),
         ("protect\nservice", OwnWord.UNKNOWN),
         ("p" * 100_000, OwnWord.UNKNOWN),
+        (b"\xff\xfe", OwnWord.UNKNOWN),
     ],
     ids=lambda value: str(value)[:8],
 )
-def test_the_word_is_that_of_the_containers_process(web: Path, start_process: Start, value: str, word: OwnWord) -> None:
+def test_the_word_is_that_of_the_containers_process(
+    web: Path, start_process: Start, value: str | bytes, word: OwnWord
+) -> None:
     put(containers(web)[0], start_process({"PATH": "/"}))
-    put(containers(web)[1], start_process({"A": "1", "CGPAUSE": value, "B": "2"}))
+    put(containers(web)[1], start_process({b"A": b"1", b"CGPAUSE": os.fsencode(value), b"B": b"\xff"}))
     assert read(web) is word
 
 
-def test_bytes_that_are_no_text_are_no_word(web: Path, start_process: Start) -> None:
-    put(containers(web)[1], start_process({b"CGPAUSE": b"\xff\xfe", b"\xff": b"\xff"}))
-    assert read(web) is OwnWord.UNKNOWN
-
-
-def test_cruns_processes_one_level_down_are_read(web: Path, start_process: Start) -> None:
-    put(containers(web)[1] / "container", start_process({"CGPAUSE": "protect"}))
-    assert read(web) is OwnWord.PROTECT
-
-
-def test_processes_of_an_init_in_cruns_container_are_read(web: Path, start_process: Start) -> None:
+@pytest.mark.parametrize("below", ["container", "container/init.scope"], ids=["crun", "init-in-crun"])
+def test_processes_further_down_are_read(web: Path, start_process: Start, below: str) -> None:
     (containers(web)[1] / "container").mkdir()
-    put(containers(web)[1] / "container" / "init.scope", start_process({"CGPAUSE": "protect"}))
+    put(containers(web)[1] / below, start_process({"CGPAUSE": "protect"}))
     assert read(web) is OwnWord.PROTECT
 
 
@@ -163,14 +158,6 @@ def test_of_a_huge_environment_only_a_part_is_read(web: Path, start_process: Sta
 def test_a_process_that_has_ended_does_not_hide_those_that_run(web: Path, start_process: Start) -> None:
     put(containers(web)[1], 2**22 + 1, start_process({"CGPAUSE": "protect"}))
     assert read(web) is OwnWord.PROTECT
-
-
-@pytest.mark.parametrize(("name", "word"), [("runc:[2:INIT]", None), ("runcible", OwnWord.BATCH)])
-def test_only_a_runtime_makes_the_reading_wait(
-    web: Path, start_process: Start, name: str, word: OwnWord | None
-) -> None:
-    put(containers(web)[1], start_process({"CGPAUSE": "batch"}, name))
-    assert read(web) is word
 
 
 def test_a_process_that_has_ended_is_no_error(web: Path) -> None:

@@ -41,10 +41,6 @@ def watch_tier(watch: Watch, tier: Path) -> None:
         watch.add_tier(opened)
 
 
-def test_nothing_happened_is_nothing(watch: Watch) -> None:
-    assert watch.read() == Changes()
-
-
 @pytest.mark.parametrize(
     "name",
     ["kubepods-podx.slice", "with space", "new\nline", "\udcff\udcfe"],

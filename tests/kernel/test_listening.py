@@ -187,17 +187,11 @@ def test_the_next_process_is_asked_when_one_has_ended(node: Node) -> None:
     assert node.ask() is True
 
 
-def test_processes_of_crun_are_one_level_further_down(node: Node) -> None:
-    node.add_cgroup(GOOD)
-    node.add_cgroup(f"{GOOD}/container", 10)
-    node.add_process(10, ipv6=LISTENING)
-    assert node.ask() is True
-
-
-def test_processes_of_an_init_in_cruns_container_are_asked(node: Node) -> None:
-    node.add_cgroup(GOOD)
-    node.add_cgroup(f"{GOOD}/container")
-    node.add_cgroup(f"{GOOD}/container/init.scope", 10)
+@pytest.mark.parametrize("empty", [[GOOD], [GOOD, f"{GOOD}/container"]], ids=["crun", "init-in-crun"])
+def test_processes_further_down_are_asked(node: Node, empty: list[str]) -> None:
+    for name in empty:
+        node.add_cgroup(name)
+    node.add_cgroup(f"{empty[-1]}/container", 10)
     node.add_process(10, ipv6=LISTENING)
     assert node.ask() is True
 

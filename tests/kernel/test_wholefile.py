@@ -9,8 +9,9 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from helpers.refusals import occupy
 
-from cgpause.kernel.wholefile import replace
+from cgpause.kernel.wholefile import read, replace
 
 
 def test_everybody_may_read_it_whatever_the_umask(tmp_path: Path) -> None:
@@ -70,3 +71,10 @@ def test_a_reader_sees_the_old_one_or_the_new_one(tmp_path: Path, monkeypatch: p
 
     assert seen == {b"old"}
     assert Path(path).read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("what", ["folder", "fifo", "link"])
+def test_what_is_no_file_is_neither_read_nor_waited_for(tmp_path: Path, what: str) -> None:
+    occupy(tmp_path / "file", what)
+    with pytest.raises(OSError, match=str(tmp_path / "file")):
+        read(str(tmp_path / "file"), 99)
