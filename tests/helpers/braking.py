@@ -23,8 +23,12 @@ CALM = Schedule(tight_below_bytes=25 * GIB)
 TIGHT = CALM._replace(tight=True)
 
 
+def high_file(fake: FakeTree) -> Path:
+    return fake.kubepods / "memory.high"
+
+
 def in_force(fake: FakeTree) -> str:
-    return (fake.kubepods / "memory.high").read_text().strip()
+    return high_file(fake).read_text().strip()
 
 
 def brake_state(fake: FakeTree) -> tuple[str, bool]:
@@ -61,3 +65,17 @@ def start_brake(tree: PodTree, watch: Watch) -> Brake:
     brake = Brake(tree, watch)
     brake.follow()
     return brake
+
+
+def write_each_second(brake: Brake, fake: FakeTree, from_s: int) -> None:
+    """Write memory.high in each of ten seconds; the brake answers each time."""
+    for at_s in range(from_s, from_s + 10):
+        high_file(fake).write_text("max\n")
+        assert brake.answer_drift(at_s * S)
+
+
+def give_up(brake: Brake, fake: FakeTree, at_s: int) -> None:
+    """Write memory.high more often than the brake answers, all at once."""
+    for number in range(11):
+        high_file(fake).write_text("max\n")
+        assert brake.answer_drift(at_s * S + number)

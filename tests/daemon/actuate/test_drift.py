@@ -154,3 +154,12 @@ def test_pause_by_hand_that_was_given_up_is_asserted_again_an_hour_later(
     assert (len(lines(caplog, "pause given up")), bench.actuator.counts.surrenders) == (2, 2)
     bench.resume("b")
     assert bench.cpu_max()[1] == "30011 100000"
+
+
+def test_a_drift_that_cannot_be_answered_counts(bench: Bench, caplog: Log) -> None:
+    bench.pause("b")
+    with bench.refusing("b", 5):
+        bench.drift(2)
+    assert bench.tracked("b").drifts.count == 2
+    assert len(lines(caplog, "could not assert again")) == 1
+    assert bench.held() == ["b"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import shutil
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -14,7 +16,7 @@ from helpers.fixtures import Log, Patch
 from helpers.trees import lock_held, records_left
 
 from cgpause.core.clock import now_ns
-from cgpause.core.model import Mechanism, Owner, Pause, Result
+from cgpause.core.model import Freeze, Mechanism, Owner, Pause, Result
 from cgpause.kernel.inotify import Watch
 from cgpause.ledger import ledger
 
@@ -150,21 +152,12 @@ def test_a_pod_the_kernel_refuses_is_set_aside_for_a_while_and_told_once(bench: 
     assert (bench.actuator.counts.pauses, bench.actuator.counts.pause_failures) == (1, 3)
 
 
-def test_a_resume_that_fails_is_told_once_tried_again_and_keeps_the_record(bench: Bench, caplog: Log) -> None:
-    bench.pause("a")
-    with bench.refusing("a", errno.EIO):
-        for _ in range(3):
-            bench.resume("a")
-    assert bench.held() == ["a"]
-    assert [r.levelname for r in caplog.records if "could not resume" in r.getMessage()] == ["ERROR"]
-    bench.resume("a")
-    assert (bench.held(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
-    assert (bench.actuator.counts.resume_failures, +bench.actuator.counts.causes) == (3, {Result.ROOM: 1})
-
-
-def test_a_busy_pod_is_left_for_the_next_tick(bench: Bench) -> None:
+def test_a_busy_pod_is_left_for_the_next_tick_and_told_once(bench: Bench, caplog: Log) -> None:
+    """Otherwise a stopped process that holds the lock would cause twenty log lines a second."""
     with lock_held(bench.folders["b"]):
-        bench.pause("a", "b", "c")
+        for _ in range(3):
+            bench.pause("a", "b", "c")
+        assert len(lines(caplog, "busy")) == 1
         assert bench.cpu_max() == ["1001 100000", "50000 100000", "1001 100000"]
         assert bench.held() == ["a", "c"]
     bench.pause("b")
@@ -173,14 +166,6 @@ def test_a_busy_pod_is_left_for_the_next_tick(bench: Bench) -> None:
         assert bench.held() == ["b"]
     bench.resume("b")
     assert (bench.held(), bench.cpu_max()) == ([], ORIGINALS)
-
-
-def test_a_pod_that_stays_busy_is_told_once(bench: Bench, caplog: Log) -> None:
-    """Otherwise a stopped process that holds the lock would cause twenty log lines a second."""
-    with lock_held(bench.folders["b"]):
-        for _ in range(3):
-            bench.pause("b")
-    assert len(lines(caplog, "busy")) == 1
 
 
 def test_a_pod_that_is_gone_is_nobodys_trouble(bench: Bench, caplog: Log) -> None:
@@ -228,6 +213,48 @@ def test_a_pause_that_an_operator_ended_is_counted_once(bench: Bench) -> None:
     assert +bench.actuator.counts.causes == {Result.OPERATOR: 1}
 
 
+def test_a_bug_in_the_figures_costs_no_event(bench: Bench, monkeypatch: Patch, caplog: Log) -> None:
+    monkeypatch.setattr(bench.actuator.counts, "count", lambda _: 1 // 0)
+    bench.pause("b")
+    assert [event.what for event in bench.kept] == ["paused"]
+    assert len(lines(caplog, "event not counted")) == 1
+
+
+def test_a_resume_says_whether_it_is_over(bench: Bench) -> None:
+    bench.pause("b", "c")
+    assert bench.actuator.resume(bench.tracked("a"), "x")
+    assert bench.actuator.resume(bench.tracked("b"), "x", Result.OPERATOR, used_pct=12.5)
+    assert (bench.kept[-1].result, bench.kept[-1].used_pct) == (Result.OPERATOR, 12.5)
+    with bench.refusing("c", 5):
+        assert not bench.actuator.resume(bench.tracked("c"), "x")
+    assert bench.held() == ["c"]
+
+
+def test_a_resumed_pod_is_as_new(bench: Bench) -> None:
+    bench.pause("b")
+    bench.drift(3)
+    tracked = bench.tracked("b")
+    tracked.pod, tracked.damaged = replace(tracked.pod, distress="dying"), True
+    bench.resume("b")
+    assert (tracked.damaged, tracked.pod.distress, tracked.pod.paused) == (False, None, None)
+    assert tracked.drifts.count == 3, "they count for the whole hour"
+
+
+def test_a_resume_that_fails_keeps_the_record_is_tried_again_and_told_once_for_each_pause(
+    bench: Bench, caplog: Log
+) -> None:
+    for _ in range(2):
+        bench.pause("b")
+        with bench.refusing("b", 5):
+            bench.resume("b")
+            bench.resume("b")
+        assert bench.held() == ["b"]
+        bench.resume("b")
+        assert (bench.held(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
+    assert [r.levelname for r in caplog.records if "could not resume" in r.getMessage()] == ["ERROR"] * 2
+    assert (bench.actuator.counts.resume_failures, +bench.actuator.counts.causes) == (4, {Result.ROOM: 2})
+
+
 # --- watches -------------------------------------------------------------------------------------------------------
 
 
@@ -258,3 +285,96 @@ def test_memory_events_is_open_during_a_pause(bench: Bench) -> None:
     bench.resume("b")
     assert bench.tracked("b").events_fd == -1
     assert not os.path.exists(f"/proc/self/fd/{held}")
+
+
+# --- freeze ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_throttled_pod_is_frozen_logged_counted_and_resumed_from_both(bench: Bench, caplog: Log) -> None:
+    bench.pause("a", "b")
+    for _ in range(3):
+        bench.freeze("b")
+    assert (bench.frozen(), bench.held(), bench.actuator.counts.freezes) == (["b"], ["a", "b"], 1)
+    assert (bench.record("b").mechanism, bench.record("b").reason) == (Mechanism.FREEZE, "it grows")
+    froze = lines(caplog)[-1]
+    assert len(lines(caplog, "froze")) == 1
+    assert froze.startswith(f"froze pod=default/b uid={bench.fake.uids['b']} mechanism=freeze paused_s=")
+    assert froze.endswith('used_pct=95.0 reason="it grows"')
+    bench.resume("a", "b")
+    assert (bench.frozen(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
+    assert "mechanism=freeze" in lines(caplog, "resumed pod=default/b")[0]
+
+
+def test_the_second_step_of_an_ordinary_pause_is_no_event_and_its_time_counts_as_frozen(
+    bench: Bench, caplog: Log
+) -> None:
+    caplog.set_level(logging.INFO)
+    bench.pause("b")
+    paused = bench.record("b")
+    bench.apply(Freeze(bench.tracked("b").pod, paused.reason))
+    assert (bench.frozen(), bench.record("b")) == (["b"], replace(paused, mechanism=Mechanism.FREEZE))
+    time.sleep(0.01)  # times have a resolution of one millisecond
+    bench.resume("b")
+    assert [line.split()[0] for line in lines(caplog)] == ["paused", "resumed"]
+    assert "mechanism=freeze" in lines(caplog, "resumed")[0]
+    counts = bench.actuator.counts
+    assert (counts.freezes, counts.pauses) == (0, 1)
+    held = {figure.labels[-1] for figure in counts.values()["cgpause_paused_seconds_total"]}
+    assert held == {"throttle", "freeze"}
+
+
+@pytest.mark.parametrize(
+    "code", [errno.EINVAL, errno.EACCES, errno.ENODEV, errno.EIO], ids=lambda code: errno.errorcode[code]
+)
+def test_a_pod_that_cannot_be_frozen_stays_throttled_is_told_once_and_stops_nobody(
+    bench: Bench, caplog: Log, code: int
+) -> None:
+    bench.pause("a", "b", "c")
+    with bench.refusing("b", code, "cgroup.freeze"):
+        for _ in range(3):
+            bench.freeze("a", "b", "c")
+    assert (bench.frozen(), bench.held(), bench.actuator.counts.freezes) == (["a", "c"], ["a", "b", "c"], 2)
+    assert len(lines(caplog, "could not freeze")) == (code != errno.ENODEV)
+    assert bench.tracked("b").pod.protected is None  # a protected pod would run again
+    bench.resume("a", "b", "c")
+    assert (bench.frozen(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
+
+
+def test_a_pod_frozen_by_somebody_else_is_told_once_and_left_to_them(bench: Bench, caplog: Log) -> None:
+    bench.pause("b")
+    (bench.folders["b"] / "cgroup.freeze").write_text("1\n")
+    for _ in range(3):
+        bench.freeze("b")
+    assert [line.split(" pod=")[0] for line in lines(caplog)] == ["paused", "could not freeze"]
+    bench.resume("b")
+    assert (bench.frozen(), bench.cpu_max()) == (["b"], ORIGINALS)
+
+
+def test_a_busy_pod_is_frozen_by_a_later_decision(bench: Bench) -> None:
+    bench.pause("b")
+    with lock_held(bench.folders["b"]):
+        bench.freeze("b")
+    assert bench.frozen() == []
+    bench.freeze("b")
+    assert bench.frozen() == ["b"]
+
+
+@pytest.mark.parametrize("owner", [None, Owner.MANUAL], ids=["resumed", "paused-by-hand"])
+def test_an_operator_who_was_faster_than_a_freeze_has_the_pod(bench: Bench, caplog: Log, owner: Owner | None) -> None:
+    bench.pause("b")
+    bench.resume_by_hand("b")
+    if owner is not None:
+        bench.pause_by_hand("b")
+    bench.freeze("b")
+    assert (bench.frozen(), bench.actuator.counts.freezes, len(lines(caplog))) == ([], 0, 1)
+    paused = bench.tracked("b").pod.paused
+    assert (paused and paused.owner) is owner
+
+
+def test_a_foreign_write_to_a_frozen_pod_is_answered(bench: Bench) -> None:
+    bench.pause("b")
+    bench.freeze("b")
+    bench.drift(1)
+    assert (bench.cpu_max()[1], bench.frozen(), bench.actuator.counts.drifts) == ("1001 100000", ["b"], 1)
+    bench.resume("b")
+    assert (bench.cpu_max()[1], bench.frozen()) == ("30000 100000", [])

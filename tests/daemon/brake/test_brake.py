@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from contextlib import closing
 from dataclasses import replace
 from unittest import mock
@@ -18,16 +19,19 @@ from helpers.braking import (
     S,
     apply,
     brake_state,
+    give_up,
+    high_file,
     in_force,
     is_recorded,
     protect_all,
     said,
     start_brake,
+    write_each_second,
 )
 from helpers.fixtures import Log, Patch
 from helpers.headrooms import GIB, LITTLE, MIB, PAGE, limited, unlimited
-from helpers.refusals import unwritable
-from helpers.trees import FakeTree, lock_held
+from helpers.refusals import gone, unreadable, unwritable
+from helpers.trees import FakeTree, lock_held, open_descriptors
 
 from cgpause.config.settings import Config
 from cgpause.core.model import Headroom
@@ -146,16 +150,6 @@ def test_nobody_is_stalled_for_long(brake: Brake, fake: FakeTree) -> None:
     assert in_force(fake) == AIRBAG
 
 
-def test_a_lifted_airbag_gives_way_to_the_tripwire(brake: Brake, fake: FakeTree) -> None:
-    for at_s in (1, 2, 3):
-        apply(brake, 99, tight=True, at_s=at_s)
-    assert in_force(fake) == str(100 * GIB)
-
-    apply(brake, 10, at_s=4)
-
-    assert in_force(fake) == TRIPWIRE
-
-
 def test_a_tripwire_that_is_reached_again_and_again_rests(brake: Brake, fake: FakeTree) -> None:
     """Otherwise use that goes back and forth across it would stall all other pods each time."""
     reached = 0
@@ -250,62 +244,13 @@ def test_dry_run_writes_nothing_and_says_what_it_would(
     assert said(caplog) == ["would have set memory.high", "would have released memory.high"]
 
 
-def test_a_predecessors_value_is_not_taken_for_the_original(
-    tree: PodTree, brake: Brake, watch: Watch, fake: FakeTree
-) -> None:
-    apply(brake, 10)  # the first daemon arms the tripwire and is killed
-
-    successor = start_brake(tree, watch)
-    apply(successor, 80, tight=True)
-    assert in_force(fake) == AIRBAG
-
-    assert successor.release("a test")
-    assert brake_state(fake) == RELEASED
-
-
-def test_a_tree_that_comes_back_is_braked_anew(tree: PodTree, brake: Brake, fake: FakeTree) -> None:
-    apply(brake, 10)
-    hidden = fake.folder / "hidden"
-    fake.kubepods.rename(hidden)
-    tree.refresh(0)
-    brake.follow()
-    apply_nothing = limited(10)
-    brake.apply(apply_nothing, None, S, CALM, wakes=True)
-    assert brake.sleep_ns(apply_nothing) is None
-
-    hidden.rename(fake.kubepods)
-    (fake.kubepods / "memory.high").write_text("max\n")
-    tree.refresh(0)
-    brake.follow()
-    apply(brake, 10)
-
-    assert brake_state(fake) == (TRIPWIRE, True)
-
-
-def test_memory_high_that_kubelet_gave_a_container_stays(brake: Brake, tree: PodTree, fake: FakeTree) -> None:
-    """MemoryQoS (KEP-2570) writes memory.high of containers; the daemon writes only that of the kubepods root."""
-    pod = fake.add_pod("web")
-    containers = [scope / "memory.high" for scope in pod.glob("*.scope")]
-    for high_file in containers:
-        high_file.write_text("90000000\n")
-    tree.refresh(0)
-
-    apply(brake, 10)
-    assert in_force(fake) == TRIPWIRE
-    assert brake.release("test")
-
-    assert in_force(fake) == "max"
-    assert {high_file.read_text() for high_file in containers} == {"90000000\n"}
-    assert not (pod / "memory.high").exists()
-
-
 def test_a_tree_without_memory_high_is_left_alone(tree: PodTree, watch: Watch, fake: FakeTree) -> None:
-    (fake.kubepods / "memory.high").unlink()
+    high_file(fake).unlink()
     brake = start_brake(tree, watch)
 
     assert brake.sleep_ns(apply(brake, 10)) is None
     assert brake.release("a test")
-    assert not (fake.kubepods / "memory.high").exists()
+    assert not high_file(fake).exists()
 
 
 def test_the_tree_that_holds_us_is_left_alone(watch: Watch, fake: FakeTree) -> None:
@@ -329,13 +274,134 @@ def test_a_lock_delays_it_to_the_next_tick(brake: Brake, fake: FakeTree) -> None
 
 
 def test_trouble_is_said_once_and_tried_again_after_a_minute(brake: Brake, fake: FakeTree, caplog: Log) -> None:
-    (fake.kubepods / "memory.high").write_text("garbage\n")
+    high_file(fake).write_text("garbage\n")
 
     for at_s in (1, 2, 3):
         apply(brake, 10, at_s=at_s)
     assert said(caplog) == ["memory.high not set"]
-    (fake.kubepods / "memory.high").write_text("max\n")
+    high_file(fake).write_text("max\n")
     apply(brake, 10, at_s=60)
     assert in_force(fake) == "max"
     apply(brake, 10, at_s=61)
     assert in_force(fake) == TRIPWIRE
+
+
+def test_a_lifted_airbag_moves_by_as_little_as_it_takes(brake: Brake, fake: FakeTree) -> None:
+    """The airbag is armed near the limit; lifting moves it to the limit, although the difference is small."""
+    apply(brake, 99.2, tight=True, at_s=1)
+    assert in_force(fake) == str(int(99.7 * GIB) // PAGE * PAGE)
+    apply(brake, 99.6, tight=True, at_s=2)
+    apply(brake, 99.6, tight=True, at_s=3)
+    assert in_force(fake) == str(100 * GIB)
+
+
+# --- another kubepods ----------------------------------------------------------------------------------------------
+
+
+def test_a_kubepods_made_again_is_braked_and_the_old_one_released(
+    tree: PodTree, brake: Brake, fake: FakeTree, watch: Watch
+) -> None:
+    apply(brake, 10)
+    old = fake.folder / "old"
+    before = open_descriptors()
+    shutil.copytree(fake.kubepods, fake.folder / "new")
+    (fake.folder / "new" / "memory.high").write_text("max\n")
+    fake.kubepods.rename(old)
+    (fake.folder / "new").rename(fake.kubepods)
+
+    tree.refresh(0)
+    brake.follow()
+
+    assert ((old / "memory.high").read_text(), is_recorded(old)) == ("max\n", False)
+    assert brake.sleep_ns(limited(10)) is None
+    apply(brake, 10)
+    assert brake_state(fake) == (TRIPWIRE, True)
+    assert open_descriptors() == before
+    watch.read()
+    high_file(fake).write_text("max\n")
+    assert watch.read().high
+
+
+def test_another_kubepods_starts_without_the_trouble_of_the_old_one(
+    tree: PodTree, brake: Brake, fake: FakeTree
+) -> None:
+    apply(brake, 10)
+    give_up(brake, fake, at_s=2)
+    old = fake.folder / "old"
+    fake.kubepods.rename(old)
+    shutil.copytree(old, fake.kubepods)
+
+    tree.refresh(0)
+    brake.follow()
+    apply(brake, 10, at_s=20)
+
+    assert in_force(fake) == TRIPWIRE
+    write_each_second(brake, fake, from_s=30)
+    assert (brake.drifts, brake.surrenders) == (20, 1)
+
+
+def test_a_watch_that_was_lost_is_set_again(brake: Brake, fake: FakeTree, watch: Watch) -> None:
+    assert watch.on_high
+    high_file(fake).unlink()
+    high_file(fake).touch()
+    watch.read()
+    assert not watch.on_high
+    brake.follow()
+    assert watch.on_high
+    high_file(fake).write_text("max\n")
+    assert watch.read().high
+
+
+# --- trouble -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_in_force_and_cannot_be_moved_is_tried_again_after_a_second(
+    brake: Brake, fake: FakeTree, caplog: Log
+) -> None:
+    """A level from before may stall every pod; a minute's wait, as for a first write, would be too long."""
+    apply(brake, 10)
+    with mock.patch.object(Cgroup, "locked", unreadable):
+        headroom = apply(brake, 80, tight=True, at_s=5)
+    assert in_force(fake) == TRIPWIRE
+    assert brake.sleep_ns(headroom) is None
+    assert said(caplog) == ["memory.high not set"]
+
+    apply(brake, 80, tight=True, at_s=5.9)
+    assert in_force(fake) == TRIPWIRE
+    apply(brake, 80, tight=True, at_s=6)
+    assert in_force(fake) == AIRBAG
+
+
+def test_trouble_that_comes_back_after_a_success_is_said_again(brake: Brake, caplog: Log) -> None:
+    for at_s in (0, 100):
+        apply(brake, 10, at_s=at_s)
+        with mock.patch.object(Cgroup, "locked", unreadable):
+            apply(brake, 80, tight=True, at_s=at_s + 5)
+            apply(brake, 80, tight=True, at_s=at_s + 10)
+        apply(brake, 80, tight=True, at_s=at_s + 20)
+    assert said(caplog) == ["memory.high not set"] * 2
+
+
+def test_a_kubepods_that_vanishes_under_a_write_is_no_trouble(brake: Brake, caplog: Log, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(Cgroup, "locked", gone)
+    headroom = apply(brake, 10)
+    assert brake.sleep_ns(headroom) is None
+    assert caplog.messages == []
+
+
+def test_a_release_that_fails_is_said_and_tried_again(brake: Brake, fake: FakeTree, caplog: Log) -> None:
+    apply(brake, 10)
+    with mock.patch.object(Cgroup, "locked", unreadable):
+        assert not brake.release("a test")
+    assert [r.levelno for r in caplog.records] == [logging.ERROR]
+    assert in_force(fake) == TRIPWIRE
+
+    assert brake.release("a test")
+    assert in_force(fake) == "max"
+
+
+def test_a_release_of_a_kubepods_that_is_gone_has_nothing_to_do(brake: Brake, caplog: Log, monkeypatch: Patch) -> None:
+    apply(brake, 10)
+    monkeypatch.setattr(Cgroup, "locked", gone)
+    assert brake.release("a test")
+    assert caplog.messages == []

@@ -13,10 +13,16 @@ from cgpause.policy.level import HighLevel, Stall, choose
 
 
 def level(
-    headroom: Headroom, *, tight: bool = False, cache_gib: float = 0, care_gib: float = 25, now: HighLevel | None = None
+    headroom: Headroom,
+    *,
+    tight: bool = False,
+    cache_gib: float = 0,
+    care_gib: float = 25,
+    now: HighLevel | None = None,
+    lifted: bool = False,
 ) -> HighLevel:
     current = headroom.kubepods_used_bytes + int(cache_gib * GIB)
-    return choose(headroom, current, tight=tight, tight_below_bytes=int(care_gib * GIB), now=now)
+    return choose(headroom, current, tight=tight, tight_below_bytes=int(care_gib * GIB), now=now, lifted=lifted)
 
 
 def test_asleep_it_is_the_use_at_which_the_policy_starts_to_care() -> None:
@@ -101,6 +107,14 @@ def test_odd_limits_give_pages(limit: int) -> None:
             chosen = choose(headroom, used, tight=tight, tight_below_bytes=GIB, now=None)
             assert chosen.high_bytes >= 0
             assert chosen.high_bytes % PAGE == 0
+
+
+def test_lifted_it_stands_at_the_limit_and_is_never_lowered() -> None:
+    for now in (None, HighLevel(99 * GIB, tripwire=False)):
+        assert level(limited(98), tight=True, now=now, lifted=True).high_bytes == 100 * GIB
+    # The node has less headroom now; a lower level would stall the same pods again.
+    headroom, now = replace(limited(98), node_available_bytes=GIB), HighLevel(100 * GIB, tripwire=False)
+    assert level(headroom, tight=True, now=now, lifted=True).high_bytes == 100 * GIB
 
 
 # How long the airbag stalls pods
