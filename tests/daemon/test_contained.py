@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from helpers.daemons import HIGH, NO_SACRIFICE, Running
-from helpers.fixtures import Capture, Log, Patch
+from helpers.fixtures import Log, Patch
 from helpers.refusals import refusing
 from helpers.trees import FakeTree, records_left, wait_until
 
@@ -263,14 +263,6 @@ def test_what_a_killed_daemon_held_is_resumed_at_once(tree: FakeTree, paused: Ru
     assert "cgpause left it paused" in paused.log
 
 
-def test_a_stop_resumes_all(tree: FakeTree, paused: Running) -> None:
-    paused.process.send_signal(signal.SIGTERM)
-
-    assert paused.process.wait(60) == 0
-    assert records_left(tree.root) == []
-    assert "cgpause left it paused" not in paused.log, "the daemon did it"
-
-
 @pytest.mark.parametrize("option", ["--dry-run", None], ids=["that-looks-on", "turned-away"])
 def test_one_beside_another_leaves_its_pods_as_they_are(
     tree: FakeTree, paused: Running, option: str | None, tmp_path: Path
@@ -310,12 +302,6 @@ def test_a_configuration_that_is_refused_leaves_nobody_paused(tree: FakeTree, pa
     assert Running(tree, 'policy = "nonsense"\n', module="cgpause.contained").process.wait(60) == 2
 
     assert records_left(tree.root) == []
-
-
-def test_a_tree_that_is_not_there_is_said_to_be_so(tmp_path: Path, capfd: Capture) -> None:
-    contained.clean_up(["--cgroup-root", str(tmp_path / "nowhere")])
-
-    assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_bug_in_the_clean_up_is_logged_and_ends_nothing(tree: FakeTree, monkeypatch: Patch, caplog: Log) -> None:

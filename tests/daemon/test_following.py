@@ -6,39 +6,12 @@ import shutil
 import time
 from pathlib import Path
 
-from helpers.daemons import GIB, HIGH, MIB, NO_SACRIFICE, PAUSED, Running, S, Start
+from helpers.daemons import GIB, HIGH, MIB, PAUSED, Running, S, Start
 from helpers.processes import containers
 from helpers.trees import FakeTree, cpu_max, other_tree, records_left, rewrite, wait_until
 
 ALL_BATCH = '[[pods]]\nmatch = "*/*"\nclass = "batch"\n'
 WALK_OFTEN = f"from cgpause.pods import refresh_times; refresh_times.REFRESH_NS = {S // 2}"
-
-
-def test_of_two_trees_the_one_that_comes_into_use_is_found(tree: FakeTree, start: Start) -> None:
-    """No event reports it, because the daemon watches only the tree in use."""
-    other = tree.root / "kubepods"
-    shutil.copytree(tree.kubepods, other)
-    for tier in ("burstable", "besteffort"):
-        (other / f"kubepods-{tier}.slice").rename(other / tier)
-    elsewhere = FakeTree(tree.folder / "elsewhere")
-    pod = elsewhere.add_pod("web")
-    daemon = start(before=WALK_OFTEN)
-
-    pod.rename(other / "burstable" / f"pod{elsewhere.uids['web']}")
-
-    daemon.wait_for_log(f"pod appeared pod={elsewhere.uids['web']}")
-
-
-def test_new_pods_are_left_alone_until_they_have_settled(tree: FakeTree, start: Start) -> None:
-    old = tree.add_pod("old", 2)
-    daemon = start(NO_SACRIFICE + "settle_s = 3600\n")
-    new = tree.add_pod("new", 1)
-    daemon.wait_for_log("pod appeared pod=default/new")
-
-    tree.set_used(HIGH)
-    wait_until(lambda: cpu_max(old) == PAUSED, "the old pod's pause")
-
-    assert cpu_max(new) == "max 100000"
 
 
 def test_facts_are_read_again_as_soon_as_memory_is_close(tree: FakeTree, start: Start) -> None:
@@ -161,23 +134,3 @@ def test_tree_that_kubelet_has_left_is_noticed_although_its_folders_stay(tree: F
     shutil.rmtree(containers(pod)[1])
 
     daemon.wait_for_log(f"pod appeared pod={elsewhere.uids['new']}")
-
-
-def test_empty_tree_beside_the_one_in_use_gets_no_memory_high(tree: FakeTree, start: Start) -> None:
-    """For example kubelet with the cgroupfs driver, on a node that used the systemd driver before."""
-    other = other_tree(tree, populated=True)
-    for name in ("cgroup.events", "memory.high"):
-        (tree.kubepods / name).write_text("populated 0\n" if name == "cgroup.events" else "max\n")
-    (other / "memory.high").write_text("max\n")
-    daemon = start(before=WALK_OFTEN)
-    daemon.wait_for_log("armed memory.high cgroup=kubepods ")
-
-    rewrite(other / "cgroup.events", "populated 0\nfrozen 0\n")
-    elsewhere = FakeTree(tree.folder / "elsewhere")
-    for name in ("first", "second"):  # the second refresh comes after all that the first one leads to
-        elsewhere.add_pod(name).rename(other / "burstable" / f"pod{elsewhere.uids[name]}")
-        daemon.wait_for_log(f"pod appeared pod={elsewhere.uids[name]}")
-
-    assert (tree.kubepods / "memory.high").read_text() == "max\n"
-    assert "kubepods is another one now" not in daemon.log
-    assert daemon.stop() == 0

@@ -1,34 +1,77 @@
-"""Gauges read for each snapshot, on a plain tree; tests/vm reads the kernel's own counters."""
+"""Metrics: the gauges of each snapshot, their publishing, and that an error costs metrics and nothing else."""
 
 from __future__ import annotations
 
+import logging
 import os
+import select
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from helpers.fixtures import Patch
-from helpers.metering import Metered
+from helpers.fixtures import Log, Patch
 from helpers.nodes import S
+from helpers.refusals import failing
+from helpers.trees import FakeTree, pause_pod, wait_until
 
-from cgpause.core.clock import now_ns
-from cgpause.core.model import CpuMax, Mechanism, Owner, Pressure
+from cgpause.config.settings import Config, MetricsConfig
+from cgpause.core.clock import NEVER_NS, now_ns
+from cgpause.core.model import Mechanism, Owner, Pressure
+from cgpause.core.paths import METRICS_FILE
+from cgpause.daemon import publisher
+from cgpause.daemon.brake import Brake
 from cgpause.daemon.gauges import gather
+from cgpause.daemon.intake import Intake
+from cgpause.daemon.publisher import Publisher
+from cgpause.kernel import wholefile
 from cgpause.kernel.inotify import Watch
+from cgpause.kernel.psi import PsiTriggers
 from cgpause.ledger import ledger
-from cgpause.ledger.plan import PauseRequest
+from cgpause.pods.sampler import Sampler
 from cgpause.pods.tracked import TrackedPod
+from cgpause.pods.tree import PodTree
+from cgpause.telemetry import published
+from cgpause.telemetry.counts import Counts
 from cgpause.telemetry.events import EventKind, make_event
 from cgpause.telemetry.metrics import BY_NAME, MetricType, Values
+from cgpause.telemetry.published import PublishedError, Stamp
 
 GIB = 1 << 30
 PRESSURE = "".join(f"{word} avg10=0.00 avg60=0.00 avg300=0.00 total=1\n" for word in ("some", "full"))
+ON = MetricsConfig(publish=True)
 
 
-class Bench(Metered):
-    """Metrics of pods that the test pauses."""
+class Bench:
+    """A made tree, followed, the parts that its metrics come from, and a publisher of them."""
+
+    def __init__(self, folder: Path, watch: Watch) -> None:
+        self.fake = FakeTree(folder)
+        self.tree = PodTree(str(self.fake.root), str(self.fake.log_dir), Config())
+        self.counts = Counts(now_ns())
+        self.sampler = Sampler(self.tree, kubelet_config="/nonexistent")
+        self._epoll = select.epoll()
+        psi, brake = PsiTriggers(self._epoll), Brake(self.tree, watch)
+        actuator: Any = SimpleNamespace(counts=self.counts)
+        unread: Any = None
+        self.intake = Intake(self.tree, unread, watch, psi, actuator, brake, unread)
+        self.folder = folder / "run"
+        self.folder.mkdir()
+        self.path = str(self.folder / METRICS_FILE)
+        self.publisher = Publisher(self.path, self.intake, self.sampler)
+
+    def close(self) -> None:
+        self.publisher.close()
+        self.sampler.close()
+        self.tree.close()
+        self._epoll.close()
+
+    def refresh(self) -> None:
+        self.tree.refresh(now_ns())
 
     def tracked(self, name: str) -> TrackedPod:
         return next(tracked for tracked in self.tree.pods.values() if tracked.pod.name == name)
@@ -37,9 +80,8 @@ class Bench(Metered):
         self, pod: str | TrackedPod, owner: Owner = Owner.DAEMON, ago_s: float = 0, how: Mechanism = Mechanism.THROTTLE
     ) -> None:
         tracked = self.tracked(pod) if isinstance(pod, str) else pod
-        request = PauseRequest(how, CpuMax(1000, 100_000), owner, "test", now_ns() - int(ago_s * S))
-        record, _ = ledger.pause(tracked.cgroup, request)
-        tracked.pod = replace(tracked.pod, paused=record)
+        pause_pod(self.fake.root, Path(tracked.cgroup.path), owner, how, since_ns=now_ns() - int(ago_s * S))
+        tracked.pod = replace(tracked.pod, paused=ledger.read_record(tracked.cgroup))
 
     def values(self) -> Values:
         return gather(self.intake, self.sampler, 1.0, now_ns())
@@ -50,10 +92,28 @@ class Bench(Metered):
     def one(self, name: str) -> float | None:
         return self.shown(name).get(())
 
+    def published(self) -> Stamp | None:
+        try:
+            return published.read(self.path)[0]
+        except PublishedError:
+            return None
+
+    def tick(self, at_s: int) -> None:
+        """Run one tick of the loop and wait for the publisher's thread to finish its work."""
+        self.publisher.tick(at_s * S)
+        self.wait_written()
+
+    def wait_written(self) -> None:
+        thread = self.publisher._thread
+        assert thread is not None
+        wait_until(lambda: not thread.waiting, "the write")
+
 
 @pytest.fixture
-def bench(tmp_path: Path, watch: Watch) -> Iterator[Bench]:
+def bench(tmp_path: Path, watch: Watch, caplog: Log) -> Iterator[Bench]:
+    caplog.set_level(logging.INFO)
     made = Bench(tmp_path, watch)
+    caplog.clear()
     yield made
     made.close()
 
@@ -234,3 +294,128 @@ def test_damaged_pods_are_counted(bench: Bench) -> None:
     bench.tracked("web").damaged = True
 
     assert bench.one("cgpause_damaged_pods") == 1
+
+
+# --- publishing ------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_published_unless_configured(bench: Bench) -> None:
+    bench.publisher.configure(MetricsConfig())
+    bench.publisher.tick(S)
+
+    assert bench.publisher.due_ns == NEVER_NS
+    assert list(bench.folder.iterdir()) == []
+    assert not [thread for thread in threading.enumerate() if thread.name == "metrics"]
+
+
+def test_nothing_is_published_about_a_tree_that_has_no_place_for_it(bench: Bench) -> None:
+    nowhere = Publisher(None, bench.intake, bench.sampler)
+    nowhere.configure(ON)
+    nowhere.tick(S)
+
+    assert nowhere.due_ns == NEVER_NS
+
+
+def test_it_is_published_at_once_and_then_when_it_is_due(bench: Bench) -> None:
+    bench.publisher.configure(ON)
+    for at_s, due_s in ((10, 15), (14, 15), (15, 20), (99, 104)):
+        bench.tick(at_s)
+        assert bench.publisher.due_ns == due_s * S
+
+    found = bench.published()
+    assert found is not None
+    assert (found.at_ns, found.interval_s) == (99 * S, 5.0)
+
+
+def test_switched_off_it_takes_away_what_it_published_and_can_be_switched_on_again(bench: Bench) -> None:
+    bench.publisher.configure(ON)
+    bench.tick(1)
+    bench.publisher.configure(replace(ON, publish=False))
+    wait_until(lambda: bench.published() is None, "the file to go")
+    assert bench.publisher.due_ns == NEVER_NS
+
+    bench.publisher.configure(ON)
+    bench.tick(2)
+    assert bench.published() is not None
+
+
+def test_the_end_takes_it_away(bench: Bench) -> None:
+    bench.publisher.configure(ON)
+    bench.tick(1)
+
+    bench.publisher.close()
+
+    assert list(bench.folder.iterdir()) == []
+
+
+def test_a_folder_that_is_missing_is_told_once_with_who_makes_it_and_tried_again(bench: Bench, caplog: Log) -> None:
+    bench.folder.rmdir()
+    bench.publisher.configure(ON)
+    for at_s in range(10, 60, 10):
+        bench.tick(at_s)
+    bench.folder.mkdir()
+    bench.tick(60)
+    bench.tick(70)
+
+    first, second = caplog.messages
+    assert first.startswith(f"metrics not published file={bench.path} error=")
+    assert f"create {bench.folder}" in first
+    assert second == f"metrics published again file={bench.path}"
+    assert bench.published() is not None
+
+
+def test_nobody_waits_for_a_folder_that_hangs(bench: Bench, caplog: Log, monkeypatch: Patch) -> None:
+    reached, go_on = threading.Event(), threading.Event()
+    real = wholefile.replace
+
+    def hang(path: str, data: bytes) -> None:
+        reached.set()
+        assert go_on.wait(60)
+        real(path, data)
+
+    gathered: list[object] = []
+
+    def gather(*parts: object) -> Values:
+        gathered.append(parts[-1])
+        return {}
+
+    monkeypatch.setattr(wholefile, "replace", hang)
+    monkeypatch.setattr(publisher, "gather", gather)
+    bench.publisher.configure(ON)
+    bench.publisher.tick(10 * S)
+    assert reached.wait(60)
+
+    for at_s in range(20, 100, 10):
+        bench.publisher.tick(at_s * S)
+
+    assert gathered == [10 * S], "it costs nothing while nobody takes it"
+    assert caplog.messages == [f'metrics not published file={bench.path} error="writing takes too long"']
+    go_on.set()
+    bench.wait_written()
+    assert caplog.messages[1:] == [f"metrics published again file={bench.path}"]
+    bench.tick(100)
+    found = bench.published()
+    assert found is not None
+    assert found.at_ns == 100 * S
+
+
+def test_a_bug_in_what_is_gathered_ends_publishing_and_nothing_else(
+    bench: Bench, caplog: Log, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(publisher, "gather", lambda *_: 1 // 0)
+    bench.publisher.configure(ON)
+
+    bench.publisher.tick(10 * S)
+    bench.publisher.tick(20 * S)
+
+    assert caplog.messages == ["metrics are not published any more"]
+    assert bench.publisher.due_ns == NEVER_NS
+
+
+def test_without_a_thread_nothing_is_published(bench: Bench, caplog: Log, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", failing(RuntimeError("can't start new thread")))
+    bench.publisher.configure(ON)
+    bench.publisher.tick(10 * S)
+
+    assert bench.publisher.due_ns == NEVER_NS
+    assert caplog.messages == [f'metrics not published file={bench.path} error="can\'t start new thread"']

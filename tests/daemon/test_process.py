@@ -1,13 +1,16 @@
-"""Pods that the daemon pauses and pods that it does not; each pod gets its original values back."""
+"""The daemon as a process: pods and memory.high get their original values back, its start, and its reloads."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-from helpers.daemons import HIGH, NO_SACRIFICE, Running, Start, pause_web
-from helpers.trees import FakeTree, cpu_max, records_left, wait_until
+from helpers.daemons import GIB, HIGH, NO_SACRIFICE, PAUSED, Running, Start, pause_web
+from helpers.trees import FakeTree, cpu_max, lock_held, make_uid, records_left, wait_until
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "sigint"])
@@ -21,17 +24,6 @@ def test_stopping_resumes_what_the_daemon_paused_and_exits_0(
     assert cpu_max(pod) == "50000 100000"
     assert records_left(tree.root) == []
     assert daemon.log.endswith("stopped not_resumed=0 paused_by_hand=0\n")
-
-
-def test_memory_that_cannot_be_read_ends_all_pauses(tree: FakeTree, start: Start) -> None:
-    _, daemon = pause_web(tree, start)
-
-    (tree.kubepods / "memory.stat").write_text("garbage\n")
-
-    daemon.wait_for_log("memory cannot be read: the daemon pauses no pod")
-    wait_until(lambda: not records_left(tree.root), "the resume")
-    tree.set_used(0)
-    daemon.wait_for_log("memory can be read again")
 
 
 def test_dry_run_decides_and_writes_nothing(tree: FakeTree, start: Start) -> None:
@@ -73,3 +65,123 @@ def test_running_out_of_descriptors_leaves_nobody_paused(tree: FakeTree) -> None
     assert daemon.stop() == 0
     assert {cpu_max(pod) for pod in pods} == {"max 100000"}
     assert records_left(tree.root) == []
+
+
+# --- start and reload ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("named", "said"), [("web", "own_pod=default/web"), (None, "own pod not found")])
+def test_it_says_which_pod_is_its_own(tree: FakeTree, start: Start, named: str | None, said: str) -> None:
+    tree.add_pod("web")
+    uid = tree.uids[named] if named else make_uid(99)
+
+    daemon = start(before=f"import os; os.environ['CGPAUSE_POD_UID'] = '{uid}'")
+
+    assert said in daemon.log
+
+
+def test_reload_takes_a_good_file_and_keeps_the_old_one_for_a_bad_one(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(int(0.7 * GIB))
+    daemon = start()
+
+    daemon.reload("[watermark]\nupper_pct = 60\nlower_pct = 70\nbatch = 0\n")
+    daemon.wait_for_log("configuration not reloaded, the old one stays")
+    assert f"{daemon.config}: watermark.batch" in daemon.log
+    assert cpu_max(pod) == "max 100000"
+
+    daemon.reload('policy = "watermark"\n[watermark]\nupper_pct = 60\nlower_pct = 50\n')
+    daemon.wait_for_log("configuration reloaded")
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause the new file asks for")
+
+
+@pytest.mark.parametrize(
+    ("config", "code", "message"),
+    [
+        pytest.param("", 0, "started", id="an-empty-file"),
+        pytest.param("[watermark]\nupper_pct = 'x'\n", 2, "watermark.upper_pct", id="wrong-type"),
+        pytest.param("[[[", 2, "config.toml:1", id="no-toml"),
+    ],
+)
+def test_the_configuration_decides_whether_it_starts(tree: FakeTree, config: str, code: int, message: str) -> None:
+    daemon = Running(tree, config)
+    daemon.wait_for_log(message)
+
+    assert (daemon.stop() if code == 0 else daemon.process.wait(60)) == code
+
+
+def test_a_cgroup_root_that_is_missing_is_named(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "cgpause.daemon", "--cgroup-root", str(tmp_path / "none")]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 1
+    assert str(tmp_path / "none") in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# --- memory.high -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def braked(tree: FakeTree) -> Path:
+    """Give the tree a memory.high, as real trees have; return the file."""
+    path = tree.kubepods / "memory.high"
+    path.write_text("max\n")
+    return path
+
+
+@pytest.fixture
+def daemon(braked: Path, start: Start) -> Running:
+    """Start a daemon; return it once it has set memory.high."""
+    started = start()
+    started.wait_for_log("armed memory.high cgroup=kubepods.slice")
+    return started
+
+
+def is_braked(path: Path) -> bool:
+    return path.read_text() not in ("max\n", "") and "user.cgpause.high" in os.listxattr(path.parent)
+
+
+def is_released(path: Path) -> bool:
+    return path.read_text() == "max\n" and "user.cgpause.high" not in os.listxattr(path.parent)
+
+
+def test_memory_high_that_somebody_writes_is_asserted_again_and_the_end_releases_it(
+    tree: FakeTree, braked: Path, daemon: Running
+) -> None:
+    assert "level=airbag" in daemon.log, "a plain tree has no PSI, so there is no tripwire"
+    braked.write_text("max\n")
+
+    daemon.wait_for_log("asserted again cgroup=kubepods.slice memory_high_from=max")
+    wait_until(lambda: is_braked(braked), "the level to be back")
+    assert daemon.stop() == 0
+    assert is_released(braked)
+
+
+def test_memory_that_cannot_be_read_ends_all_pauses_and_releases_memory_high(
+    tree: FakeTree, braked: Path, start: Start
+) -> None:
+    _, daemon = pause_web(tree, start)
+    wait_until(lambda: is_braked(braked), "memory.high to be set")
+
+    (tree.kubepods / "memory.stat").write_text("garbage\n")
+
+    daemon.wait_for_log("memory cannot be read: the daemon pauses no pod")
+    wait_until(lambda: is_released(braked) and not records_left(tree.root), "the release of both")
+    tree.set_used(0)
+    daemon.wait_for_log("memory can be read again")
+    wait_until(lambda: is_braked(braked), "memory.high to be set again")
+
+
+def test_switching_memory_high_off_puts_the_original_back(tree: FakeTree, braked: Path, daemon: Running) -> None:
+    daemon.reload("[memory_high]\nenabled = false\n")
+
+    daemon.wait_for_log('released memory.high cgroup=kubepods.slice memory_high_to=max reason="switched off"')
+    assert is_released(braked)
+
+
+def test_memory_high_that_cannot_be_put_back_is_an_exit_code(tree: FakeTree, braked: Path, daemon: Running) -> None:
+    with lock_held(tree.kubepods):
+        assert daemon.stop() == 6
+    assert "could not release memory.high" in daemon.log

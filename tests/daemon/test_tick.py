@@ -1,8 +1,11 @@
-"""One tick of the loop and of its intake, with parts that the test replaces."""
+"""The loop: one tick of it and of its intake, and its work on an idle node."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import select
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,85 +15,144 @@ from helpers.actuating import Bench
 from helpers.fixtures import Patch
 from helpers.nodes import S, pod, sample
 
-from cgpause.config.settings import Config
-from cgpause.core.model import Headroom, PodUsage, Sample
+from cgpause.config.settings import Config, MemoryHighConfig
+from cgpause.core.model import Ended, Headroom, PodUsage, Sample
+from cgpause.core.parse import MemInfo
 from cgpause.core.pod_names import Names
+from cgpause.daemon import intake as intake_module
 from cgpause.daemon import loop as loop_module
+from cgpause.daemon.brake import Brake
 from cgpause.daemon.distress import Distress
 from cgpause.daemon.intake import Intake
+from cgpause.daemon.learned import Learned
 from cgpause.daemon.loop import Loop
-from cgpause.kernel.inotify import Changes, PodChange
+from cgpause.daemon.publisher import Publisher
+from cgpause.daemon.saver import Saver
+from cgpause.daemon.status import Status
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.inotify import Changes, PodChange, Watch
+from cgpause.pods import sampler as sampler_module
+from cgpause.pods.follow import Follower
 from cgpause.pods.refresh_times import RefreshTimes
+from cgpause.pods.sampler import Sampler
 from cgpause.pods.tracked import TrackedPod
 from cgpause.policy.decide import State
 from cgpause.policy.schedule import Quiet, Schedule
 
+START_NS = 1000 * S
+MINUTES = 10
 
-class Clock:
-    """The loop's clock, which only the test moves."""
 
-    def __init__(self) -> None:
-        self.ns = 1000 * S
+class Node:
+    """The loop on a node with three pods that stand still, with a clock of its own, and the counts of its work."""
 
-    def __call__(self) -> int:
-        return self.ns
+    def __init__(self, bench: Bench, watch: Watch, sampler: Sampler, root: Cgroup) -> None:
+        self.ns = START_NS
+        self.counts: Counter[str] = Counter()
+        self._watch = watch
+        psi = SimpleNamespace(on_kubepods=True, follow=lambda _: None)  # an ordinary tree has no PSI
+        notifier = SimpleNamespace(connected=True, watchdog_s=7.5, send=lambda *_: True, status=lambda _: None)
+        follower, brake = Follower(bench.tree, root, watch), Brake(bench.tree, watch)
+        distress = Distress(bench.tree, bench.actuator)
+        intake = Intake(bench.tree, follower, watch, cast(Any, psi), bench.actuator, brake, distress)
+        self.loop = Loop(
+            cast(Any, SimpleNamespace(poll=self.poll)),
+            -1,
+            intake,
+            sampler,
+            Status(cast(Any, notifier), bench.tree, bench.actuator.counts),
+            Publisher(None, intake, sampler),
+            Saver(None, None, Learned()),
+            State(),
+            release=lambda: None,
+        )
+        self.loop.schedule = intake.refresh(self.loop.schedule, None, self.ns)
+
+    def poll(self, timeout_s: float) -> list[tuple[int, int]]:
+        """Report inotify's events, or let the time pass."""
+        self.counts["waits"] += 1
+        if select.select([self._watch.fileno()], [], [], 0)[0]:
+            return [(self._watch.fileno(), select.EPOLLIN)]
+        self.ns += max(int(timeout_s * S), 1)
+        return []
+
+    def counting(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: object, **options: object) -> object:
+            self.counts[name] += 1
+            return function(*args, **options)
+
+        return counted
+
+    def run(self) -> None:
+        while self.ns < START_NS + MINUTES * 60 * S:
+            changes, urgent = self.loop.wait()
+            self.loop.tick(changes, urgent=urgent, stopping=False)
+
+
+@pytest.fixture
+def node(bench: Bench, watch: Watch, monkeypatch: Patch) -> Iterator[Node]:
+    monkeypatch.setattr(sampler_module, "parse_meminfo", lambda _: MemInfo(8 << 30, 6 << 30, 8 << 30))
+    (bench.fake.kubepods / "memory.high").write_text("max\n")
+    (bench.fake.kubepods / "memory.max").write_text(f"{4 << 30}\n")
+    with Sampler(bench.tree) as sampler, Cgroup(str(bench.fake.root), "") as root:
+        made = Node(bench, watch, sampler, root)
+        for module in (loop_module, intake_module):
+            monkeypatch.setattr(module, "now_ns", lambda: made.ns)
+        yield made
+        made.loop.intake.brake.release("the test ends")
+
+
+def test_a_sample_has_the_time_at_which_memory_is_read(bench: Bench, node: Node, monkeypatch: Patch) -> None:
+    """A refresh before it may wait half a second for a disk; in that time pods grow."""
+
+    def slow(function: Callable[..., Any], ns: int) -> Callable[..., Any]:
+        def slowly(*args: object, **options: object) -> object:
+            node.ns += ns
+            return function(*args, **options)
+
+        return slowly
+
+    take, taken, saved = Sampler.sample, [], []
+
+    def sample(sampler: Sampler, at_ns: int, *, late_ns: int, **options: Any) -> Sample:  # noqa: ANN401
+        taken.append((at_ns, late_ns))
+        return take(sampler, at_ns, late_ns=late_ns, **options)
+
+    monkeypatch.setattr(Intake, "take_in", slow(Intake.take_in, S // 2))
+    monkeypatch.setattr(Distress, "scan", slow(Distress.scan, S // 4))
+    monkeypatch.setattr(Sampler, "sample", sample)
+    monkeypatch.setattr(Saver, "tick", lambda _, at_ns, *__: saved.append(at_ns))
+    bench.tree.ended.append(Ended(bench.tracked("a").pod.cgroup, "default/a", 5))
+    node.loop.schedule = Schedule(sample_at_ns=2000 * S)  # an event comes first
+
+    node.loop.tick(Changes(), urgent=True, stopping=False)
+
+    assert taken == [(START_NS + 3 * S // 4, 3 * S // 4)]
+    assert saved == [START_NS + 3 * S // 4], "the figures reach up to this sample"
+    assert bench.tree.ended == [], "each end counts once"
+
+
+@pytest.mark.parametrize(
+    ("enabled", "waits"),
+    [
+        pytest.param(True, 12 * MINUTES, id="the-kernel-wakes-the-daemon"),
+        pytest.param(False, 40 * MINUTES, id="the-daemon-samples-every-two-seconds"),
+    ],
+)
+def test_an_idle_node_costs_little(bench: Bench, node: Node, monkeypatch: Patch, *, enabled: bool, waits: int) -> None:
+    """A thread wakes the daemon six times: one every ten seconds trebled the wake-ups of an idle daemon."""
+    bench.tree.config = Config(memory_high=MemoryHighConfig(enabled=enabled))
+    for owner, name in ((node.loop.sampler, "sample"), (bench.tree, "refresh"), (threading.Thread, "start")):
+        monkeypatch.setattr(owner, name, node.counting(name, getattr(owner, name)))
+    node.run()
+
+    assert node.loop.schedule.asleep is enabled
+    most = {"waits": waits, "sample": MINUTES + 3, "refresh": 2, "start": 2}
+    assert {name: (node.counts[name], bound) for name, bound in most.items() if node.counts[name] > bound} == {}
 
 
 def quiet(*_: object, **__: object) -> None:
     """Do nothing, in place of a part of the loop."""
-
-
-def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: Patch) -> None:
-    """A refresh before it may wait half a second for a disk; in that time pods grow."""
-    clock, taken, late = Clock(), [], []
-    monkeypatch.setattr(loop_module, "now_ns", clock)
-
-    def take_in(_: Changes, schedule: Schedule, *__: object) -> tuple[Schedule, bool]:
-        clock.ns += S // 2
-        return schedule, True
-
-    def scan(*_: object, **__: object) -> None:
-        clock.ns += S // 4
-
-    def read(at_ns: int, *, late_ns: int, **__: object) -> Sample:
-        taken.append(at_ns)
-        late.append(late_ns)
-        return sample(at_ns, 10, [PodUsage(1, pod("a"))])
-
-    times: list[int] = []
-    saver = SimpleNamespace(tick=lambda at_ns, *_: times.append(at_ns))
-    part = SimpleNamespace(tick=quiet, apply=quiet, due_ns=0)
-    intake = SimpleNamespace(
-        tree=SimpleNamespace(
-            config=Config(),
-            classifier=SimpleNamespace(kinds=None, expects_program=False),
-            look_for_programs=quiet,
-            is_use_unknown=quiet,
-            ended=["taken in"],
-        ),
-        take_in=take_in,
-        distress=SimpleNamespace(scan=scan),
-        watch=SimpleNamespace(degraded=False),
-        actuator=SimpleNamespace(apply=quiet, counts=SimpleNamespace(ticks=SimpleNamespace(observe=quiet))),
-        brake=part,
-        psi=SimpleNamespace(on_kubepods=True),
-        sleep_ns=quiet,
-    )
-    sampler = SimpleNamespace(
-        sample=read, kubepods=SimpleNamespace(current_bytes=0), follow_kubelet=lambda _, **__: False
-    )
-    parts = {name: cast(Any, part) for name in ("epoll", "status", "publisher")}
-    parts["saver"] = cast(Any, saver)
-    loop = Loop(**parts, signals=0, intake=cast(Any, intake), sampler=cast(Any, sampler), state=State(), release=quiet)
-
-    loop.schedule = Schedule(sample_at_ns=2000 * S)  # an event comes first
-
-    loop.tick(Changes(), urgent=False, stopping=False)
-
-    assert taken == [1000 * S + 3 * S // 4]
-    assert late == [3 * S // 4]
-    assert times == taken, "the figures reach up to this sample"
-    assert intake.tree.ended == []
 
 
 def resting_loop(
