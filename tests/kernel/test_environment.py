@@ -155,13 +155,10 @@ def test_of_a_huge_environment_only_a_part_is_read(web: Path, start_process: Sta
     assert read(web) is OwnWord.PROTECT
 
 
-def test_a_process_that_has_ended_does_not_hide_those_that_run(web: Path, start_process: Start) -> None:
-    put(containers(web)[1], 2**22 + 1, start_process({"CGPAUSE": "protect"}))
-    assert read(web) is OwnWord.PROTECT
-
-
-def test_a_process_that_has_ended_is_no_error(web: Path) -> None:
+def test_a_process_that_has_ended_is_no_error_and_hides_none_that_runs(web: Path, start_process: Start) -> None:
     put(containers(web)[1], 2**22 + 1)
     known = ContainerWords()
     assert read(web, known) is None
     assert not known.is_complete
+    put(containers(web)[1], 2**22 + 1, start_process({"CGPAUSE": "protect"}))
+    assert read(web, known) is OwnWord.PROTECT

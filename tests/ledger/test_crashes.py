@@ -20,19 +20,13 @@ from helpers.ledgers import hold, make_cgroup
 from cgpause import restore
 
 
+@pytest.mark.parametrize("torn", [False, True], ids=["before-a-step", "inside-a-write"])
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.id)
-def test_whoever_dies_before_any_step_leaves_a_pod_that_resume_puts_right(
-    pod: PausableCgroup, scenario: Scenario
-) -> None:
-    check_every_crash(pod, scenario)
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.id)
-def test_whoever_dies_inside_any_write_leaves_a_pod_that_resume_puts_right(
-    pod: PausableCgroup, scenario: Scenario
+def test_whoever_dies_at_any_step_leaves_a_pod_that_resume_puts_right(
+    pod: PausableCgroup, scenario: Scenario, torn: bool
 ) -> None:
     """A plain file is empty between its truncation and its write; a kernel file never is."""
-    check_every_crash(pod, scenario, torn=True)
+    check_every_crash(pod, scenario, torn=torn)
 
 
 def test_a_daemon_killed_at_any_step_of_a_freeze_leaves_what_restore_undoes_without_it(tmp_path: Path) -> None:

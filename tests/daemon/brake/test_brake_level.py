@@ -25,24 +25,32 @@ def level(
     return choose(headroom, current, tight=tight, tight_below_bytes=int(care_gib * GIB), now=now, lifted=lifted)
 
 
-def test_asleep_it_is_the_use_at_which_the_policy_starts_to_care() -> None:
-    assert level(limited(10)) == HighLevel(75 * GIB, tripwire=True)
-    assert level(limited(10), care_gib=40) == HighLevel(60 * GIB, tripwire=True)
+@pytest.mark.parametrize(
+    ("headroom", "care_gib", "high_gib"),
+    [
+        pytest.param(limited(10), 25, 75, id="below-the-limit"),
+        pytest.param(limited(10), 40, 60, id="as-early-as-the-policy-cares"),
+        pytest.param(unlimited(10, beside_gib=20), 25, 55, id="without-a-limit-where-the-node-has-no-more"),
+        pytest.param(replace(limited(10), node_available_bytes=50 * GIB), 25, 35, id="a-node-tighter-than-the-limit"),
+    ],
+)
+def test_asleep_it_is_the_use_at_which_the_policy_starts_to_care(
+    headroom: Headroom, care_gib: float, high_gib: int
+) -> None:
+    assert level(headroom, care_gib=care_gib) == HighLevel(high_gib * GIB, tripwire=True)
 
 
-def test_awake_it_is_a_rest_below_the_limit() -> None:
-    assert level(limited(80), tight=True).high_bytes == 99 * GIB
-    assert level(limited(80, eviction_bytes=GIB), tight=True) == HighLevel(98 * GIB, tripwire=False)
-
-
-def test_without_a_limit_it_is_the_use_at_which_the_node_has_no_more() -> None:
-    assert level(unlimited(10, beside_gib=20)) == HighLevel(55 * GIB, tripwire=True)
-    assert level(unlimited(70, beside_gib=20), tight=True).high_bytes == 79 * GIB
-
-
-def test_a_node_tighter_than_the_limit_decides() -> None:
-    headroom = replace(limited(10), node_available_bytes=50 * GIB)
-    assert level(headroom) == HighLevel(35 * GIB, tripwire=True)
+@pytest.mark.parametrize(
+    ("headroom", "now", "high_gib"),
+    [
+        pytest.param(limited(80), None, 99, id="below-the-limit"),
+        pytest.param(limited(80, eviction_bytes=GIB), None, 98, id="and-below-kubelets-threshold"),
+        pytest.param(unlimited(70, beside_gib=20), None, 79, id="without-a-limit"),
+        pytest.param(limited(98), level(limited(50)), 99, id="a-burst-past-the-tripwire"),
+    ],
+)
+def test_awake_it_is_a_rest_below_the_limit(headroom: Headroom, now: HighLevel | None, high_gib: int) -> None:
+    assert level(headroom, tight=True, now=now) == HighLevel(high_gib * GIB, tripwire=False)
 
 
 @pytest.mark.parametrize(
@@ -82,12 +90,6 @@ def test_armed_late_it_comes_down_as_use_does() -> None:
     now = level(limited(98.9), tight=True, now=now)
     assert now.high_bytes == (int(98.9 * GIB) + LITTLE) // PAGE * PAGE
     assert level(limited(90), tight=True, now=now).high_bytes == 99 * GIB
-
-
-def test_a_burst_past_the_tripwire_finds_the_airbag() -> None:
-    now = level(limited(50))
-
-    assert level(limited(98), tight=True, now=now) == HighLevel(99 * GIB, tripwire=False)
 
 
 def test_a_node_that_fills_beside_kubepods_lowers_it_to_what_is_in_use_and_no_further() -> None:
