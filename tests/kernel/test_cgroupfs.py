@@ -27,6 +27,14 @@ def folder(folder: Path) -> Path:
     return folder
 
 
+def test_files_are_read_and_written(cgroup: Cgroup, folder: Path) -> None:
+    assert cgroup.read("cpu.max") == b"max 100000\n"
+    cgroup.write("cpu.max", "1000 1000")
+    assert (folder / "cpu.max").read_text() == "1000 1000\n", "nothing of the longer text is left"
+    assert cgroup.has("cpu.max")
+    assert not cgroup.has("cpu.max.burst")
+
+
 def test_a_dry_run_reads_back_what_it_would_write_and_leaves_the_files_alone(cgroup: Cgroup, folder: Path) -> None:
     with DryCgroup(os.path.dirname(folder), folder.name) as dry, cgroup.locked(wait_s=0), dry.locked(wait_s=0):
         assert dry.read("cpu.max") == b"max 100000\n"
