@@ -124,6 +124,12 @@ def test_a_lock_that_the_kernel_does_not_have_says_since_when_it_has(cgroup: Cgr
         pass
 
 
+def test_a_lock_that_is_not_permitted_says_who_may_have_it(cgroup: Cgroup, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(fcntl, "flock", refusing(errno.EPERM))
+    with pytest.raises(KernelLockError, match=r"run as root"), cgroup.locked(wait_s=0):
+        pass
+
+
 def test_a_lock_of_a_removed_cgroup_is_gone(cgroup: Cgroup, folder: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     (folder / "cgroup.kill").unlink()
     folder.rename(tmp_path / "other")
