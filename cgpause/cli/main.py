@@ -132,10 +132,6 @@ def status(context: typer.Context, refs: Pods = None, output: Output = None) -> 
 @_command(_SEE, "cgpause top")
 def top(
     context: typer.Context,
-    once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
-    export: Annotated[
-        str | None, typer.Option("--export", metavar="FILE.svg", help="Save one frame as a picture and end.")
-    ] = None,
     interval: Annotated[
         str | None, typer.Option(metavar="TIME", help="Time between two refreshes (default: 1s).")
     ] = None,
@@ -147,7 +143,7 @@ def top(
     """
     from cgpause.cli.top.app import show
 
-    show(context.obj, once=once, picture=export, interval=interval)
+    show(context.obj, interval)
 
 
 @_command(_SEE, "cgpause explain default/batch-7")

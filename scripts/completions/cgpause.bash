@@ -6,7 +6,7 @@
 _cgpause() {
     COMPREPLY=()
     case $3 in
-        --config | --export) compopt -o default ;;
+        --config) compopt -o default ;;
         bug-report | simulate | --keep-names | --list)
             if [[ $2 == -* ]]; then _cgpause "$1" "$2" ''; else compopt -o default; fi
             ;;

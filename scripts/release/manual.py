@@ -44,7 +44,6 @@ changes nothing and is no error; `pause --for` sets a new end.
 _ENVIRONMENT = {
     "NO_COLOR": "If set and not empty, no command uses colours.",
     "TERM": "`cgpause top` refuses a terminal that cannot place its cursor, such as `dumb`.",
-    "COLUMNS, LINES": "The size of what `cgpause top --once` and `--export` draw, instead of the terminal's.",
     "SUDO_USER, USER": "Who paused or resumed by hand, as the history has it.",
 }
 _FILES = {

@@ -1,4 +1,4 @@
-"""The loop of the live dashboard, and its single frames: it joins reader, keys, signals and terminal.
+"""The loop of the live dashboard: it joins reader, keys, signals and terminal.
 
 Once a second the loop reads a snapshot and draws it; it handles keys and signals at once. It acts on pods through
 `byhand`, as the commands do, and only after the operator's yes.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import re
 import select
 import signal
 import sys
@@ -28,7 +27,7 @@ from cgpause.cli.exits import exits, fail, seconds
 from cgpause.cli.top.keys import LONE_ESC_S, REDRAW, KeyDecoder
 from cgpause.cli.top.reader import Reader
 from cgpause.cli.top.screen import render, settled, visible_rows
-from cgpause.cli.top.terminal import Signals, Terminal, encoding_of, is_ascii
+from cgpause.cli.top.terminal import Signals, Terminal
 from cgpause.cli.top.ui import PAST, Act, Deed, Mode, Ui, protected_text, update
 from cgpause.cli.top.values import NodeView, SeenPod
 from cgpause.config.settings import Config
@@ -53,43 +52,28 @@ _OWN_SHARE = 0.25
 """Largest share of the time spent on refreshes; on a busy or slow node they come less than once a second."""
 _BLIND_S = 0.1
 """If drawing a question takes longer (Ctrl-S stops the terminal), keys typed meanwhile are no answer to it."""
-_WATCH_S = 1.0
-_LOOKS = 4
-"""Number of reads in _WATCH_S before a single frame, for its rates."""
-_PIPE_COLUMNS, _PIPE_LINES = 120, 24
-_EXPORT_SIZE = (120, 40)
-_FONT = re.compile(r" *@font-face \{[^}]*\}\n*")
-"""Font in rich's SVG that a viewer would fetch from a server; any monospaced font will do."""
+_ONE_FRAME = "cgpause status prints the node once"
 
 
-def show(given: Globals, *, once: bool, picture: str | None, interval: str | None) -> None:
-    """Show the dashboard: live, or `once` on stdout or as the file `picture`."""
-    if picture is not None and os.path.splitext(picture)[1] not in ("", ".svg"):
-        fail(f"--export {printable(picture)}: the picture is an SVG; name a file *.svg", Exit.USAGE)
+def show(given: Globals, interval: str | None) -> None:
+    """Show the dashboard until the operator quits."""
     every_s = seconds(interval, "--interval") or INTERVAL_S
-    refusal = None if once or picture is not None else why_not_live()
+    refusal = why_not_live()
     if refusal is not None:
         fail(refusal, Exit.USAGE)
     with exits():
         config = given.config()
         known, _ = given.learned()
         with open_reader(given.root(), given.log_dir, config, given.history_path, known) as reader:
-            if not once and picture is None:
-                run_live(reader, given.config, given.keep, every_s)
-                return
-            snapshot = read_still(reader)
-            if picture is not None:
-                export(snapshot, picture)
-            if once:
-                print_once(snapshot)
+            run_live(reader, given.config, given.keep, every_s)
 
 
 def why_not_live() -> str | None:
     """Return the reason why stdin and stdout cannot show the live dashboard, or None if they can."""
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):  # None: closed
-        return "top is drawn on a terminal, and this is none; one frame without: cgpause top --once"
+        return f"top is drawn on a terminal, and this is none; {_ONE_FRAME}"
     if os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
-        return "top moves the cursor, which this terminal cannot (TERM); one frame without: cgpause top --once"
+        return f"top moves the cursor, which this terminal cannot (TERM); {_ONE_FRAME}"
     return None
 
 
@@ -98,55 +82,6 @@ def open_reader(root: str, log_dir: str, config: Config, history: str | None, kn
     logging.getLogger("cgpause").addHandler(logging.NullHandler())
     raise_descriptor_limit()
     return Reader(root, log_dir, config, history, known)
-
-
-def read_still(reader: Reader) -> NodeView:
-    """Return a snapshot with rates, after reading the pods for a second."""
-    for _ in range(_LOOKS):
-        reader.read(now_ns())
-        time.sleep(_WATCH_S / _LOOKS)
-    return reader.read(now_ns())
-
-
-def print_once(snapshot: NodeView) -> None:
-    """Print one frame, as large as the terminal without the line of the prompt; into a pipe with every pod."""
-    console = Console(highlight=False, markup=False, emoji=False)
-    ui = Ui(mode=Mode.STILL)
-    width, height = console.size
-    if not console.is_terminal:
-        width = width if "COLUMNS" in os.environ else _PIPE_COLUMNS
-        height = height if "LINES" in os.environ else _PIPE_LINES
-        while "LINES" not in os.environ and visible_rows(snapshot, ui, width, height) < len(snapshot.pods):
-            height += 1
-    else:
-        height = max(height - 1, 1)
-    # The frame has its final width: rich must not wrap or cut it again.
-    console.print(render(snapshot, ui, width, height, ascii_only=is_ascii(encoding_of(console))), soft_wrap=True)
-
-
-def export(snapshot: NodeView, path: str) -> None:
-    """Save one frame as SVG.
-
-    Raises:
-        CgpauseError: the file cannot be written.
-    """
-    probe = Console()
-    sized = probe.is_terminal or {"COLUMNS", "LINES"} <= os.environ.keys()
-    width, height = probe.size if sized else _EXPORT_SIZE
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        console = Console(
-            file=nowhere, record=True, force_terminal=True, color_system="truecolor", width=width, height=height
-        )
-        console.no_color = probe.no_color
-        console.print(render(snapshot, Ui(), width, height), soft_wrap=True)
-        picture = _FONT.sub("", console.export_svg(title="cgpause top"))
-        # Without it, librsvg drops the blanks at the start and end of each text.
-        picture = picture.replace("<svg ", '<svg xml:space="preserve" ', 1)
-    try:
-        with open(path, "w", encoding="utf-8") as f:
-            f.write(picture)
-    except OSError as e:
-        raise CgpauseError(f"cannot write {printable(path)}: {e.strerror}; --export names another file") from e
 
 
 def run_live(reader: Reader, load: Load, keep: Keep, every_s: float) -> None:
@@ -164,9 +99,7 @@ def run_live(reader: Reader, load: Load, keep: Keep, every_s: float) -> None:
     except (OSError, termios.error) as e:
         number = e.args[0]  # termios.error is no OSError, but has the same arguments
         if number not in (errno.EIO, errno.EPIPE):  # the terminal has hung up
-            raise HostError(
-                f"cannot draw on this terminal: {os.strerror(number)}; one frame without: cgpause top --once"
-            ) from e
+            raise HostError(f"cannot draw on this terminal: {os.strerror(number)}; {_ONE_FRAME}") from e
 
 
 @dataclass

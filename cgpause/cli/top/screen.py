@@ -159,7 +159,7 @@ def _plan(snapshot: NodeView, ui: Ui, width: int, height: int) -> _Plan:
     below = len(footer(snapshot, ui, width, max(most, 1)))
     has_title = int(height >= 8)
     bar_lines = 3 if height >= 14 else 1
-    spark_lines = 0 if height < 16 else 1 if height < 34 or ui.mode is Mode.STILL else 2 if height < 50 else 3
+    spark_lines = 0 if height < 16 else 1 if height < 34 else 2 if height < 50 else 3
     has_summary = int(height >= 6)
     if ui.mode is Mode.HELP and height < 34:
         bar_lines = spark_lines = has_summary = 0

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cgpause.cli.top.parts import bar, growth, line, millicores, milliseconds, shorten, size, time_left
-from cgpause.cli.top.ui import Group, Mode, Row, Ui, cursor, state_words
+from cgpause.cli.top.ui import Group, Row, Ui, cursor, state_words
 from cgpause.cli.top.values import NodeView, PodState, SeenPod
 from cgpause.core import durations
 from cgpause.core.clock import NS_PER_S
@@ -117,7 +117,7 @@ def _why_paused(record: PauseRecord, at_ns: int) -> str:
 
 def table(snapshot: NodeView, rows: Sequence[Row], width: int, *, visible: slice, ui: Ui, title: str) -> Table:
     """Return a header with `title` at its right end, and the `visible` rows of all, with the cursor."""
-    here = None if ui.mode is Mode.STILL else cursor(snapshot, ui)
+    here = cursor(snapshot, ui)
     # Of all rows, not the visible ones, so that the columns do not move while the operator scrolls.
     longest = max([cell_len(row.label) for row in rows if isinstance(row, SeenPod)], default=0)
     label_width = min(max(longest, _LEAST_LABEL), max(_USUAL_LABEL, width // 4))

@@ -30,8 +30,6 @@ class Mode(Enum):
     FILTER = "filter"
     CONFIRM = "confirm"
     HELP = "help"
-    STILL = "still"
-    """A single printed frame, without keys."""
     QUIT = "quit"
     """The end of the dashboard."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import subprocess
 import sys
 import time
@@ -10,7 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from cgpause.cli.top.app import export, open_reader
+from rich.console import Console
+
+from cgpause.cli.top.app import open_reader
+from cgpause.cli.top.screen import render
+from cgpause.cli.top.ui import Ui
+from cgpause.cli.top.values import NodeView
 from cgpause.config.load import load_config
 from cgpause.core.clock import now_ns
 from cgpause.core.paths import HISTORY_FILE
@@ -20,6 +27,9 @@ from lab.bed.daemon_process import DaemonLog
 PICTURE_S = 60.0
 """Time in seconds before the picture, so that the sparklines have values; the picture also needs a paused pod."""
 _EVERY_S = 1.0
+_COLUMNS, _LINES = 120, 40
+_FONT = re.compile(r" *@font-face \{[^}]*\}\n*")
+"""Font in rich's SVG that a viewer would fetch from a server; any monospaced font will do."""
 
 Goes = Callable[[DaemonLog], bool]
 """A function that is called several times a second; it returns False at the end."""
@@ -58,9 +68,19 @@ def for_picture(file: Path) -> Look:
                 snapshot = reader.read(now_ns())
                 if now_s < begun_s + PICTURE_S or not log.held_now:
                     return True
-                export(snapshot, str(file))
+                file.write_text(drawn(snapshot))
                 return False
 
             yield goes_on
 
     return look
+
+
+def drawn(snapshot: NodeView) -> str:
+    """Return the dashboard's screen as SVG."""
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        console = Console(file=nowhere, record=True, color_system="truecolor", width=_COLUMNS, height=_LINES)
+        console.print(render(snapshot, Ui(), _COLUMNS, _LINES), soft_wrap=True)
+        picture = _FONT.sub("", console.export_svg(title="cgpause top"))
+    # Without it, librsvg drops the blanks at the start and end of each text.
+    return picture.replace("<svg ", '<svg xml:space="preserve" ', 1)

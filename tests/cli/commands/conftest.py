@@ -23,8 +23,6 @@ def machine(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("cgpause.kernel.journal.ADDRESS", str(tmp_path / "no-journal"))
     monkeypatch.setattr(psutil, "process_iter", lambda _: [SimpleNamespace(info={"name": "init"})])
     monkeypatch.setenv("PATH", str(tmp_path / "absent"))
-    # Without the second of samples before a single frame of `top`: these tests need no rates.
-    monkeypatch.setattr("cgpause.cli.top.app._WATCH_S", 0.0)
     # One parser for all: building it for each of some thousand commands takes longer than running them.
     monkeypatch.setattr("typer.testing._get_command", lambda _: COMMAND, raising=False)
     monkeypatch.setenv("USER", "tester")

@@ -86,7 +86,7 @@ def test_a_dry_run_gives_the_answer_of_the_real_pause_where_that_changes_nothing
 
 @pytest.mark.parametrize(
     "args",
-    [["check"], ["status"], ["status", "-ojson"], ["explain"], ["explain", "-ojson"], ["config"], ["top", "--once"]],
+    [["check"], ["status"], ["status", "-ojson"], ["explain"], ["explain", "-ojson"], ["config"]],
     ids=" ".join,
 )
 def test_commands_that_only_look_change_nothing(args: list[str], tree: FakeTree) -> None:

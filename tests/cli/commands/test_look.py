@@ -83,7 +83,7 @@ def test_explain_shows_what_the_policy_would_do(tree: FakeTree) -> None:
 
 
 @pytest.mark.parametrize(
-    "args", [["config"], ["config", "--check"], ["check"], ["status"], ["explain"], ["pause", "x"], ["top", "--once"]]
+    "args", [["config"], ["config", "--check"], ["check"], ["status"], ["explain"], ["pause", "x"]]
 )
 def test_all_that_is_wrong_in_a_configuration_is_said_at_once(args: list[str], tree: FakeTree) -> None:
     _, file = options = with_config(tree, 'mechanism = "kill"\nunknown = 1\n[watermark]\nbatch = 0\n')

@@ -19,7 +19,6 @@ COMMANDS = [
     ["status", "-ojson"],
     ["explain"],
     ["history"],
-    ["top", "--once"],
     ["pause", "web", "bad", "--dry-run"],
     ["pause", "bad", "web"],
     ["pause", "bad", "web", "--mechanism", "freeze", "--force", "--for", "1s"],

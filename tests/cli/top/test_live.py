@@ -14,6 +14,8 @@ from helpers.commandline import MIB, argv
 from helpers.terminals import TerminalProgram, wait_until_stopped
 from helpers.trees import FakeTree, cpu_max, records_left, wait_until
 
+from cgpause.core.errors import Exit
+
 UP, DOWN = "\x1b[A", "\x1b[B"
 
 
@@ -98,6 +100,17 @@ def test_a_pod_is_paused_after_a_yes_and_resumed(tree: FakeTree) -> None:
         program.wait_for(lambda _: "running" in program.line_with("▶ default/db"))
         leave(program)
     assert records_left(tree.root) == []
+
+
+def test_a_terminal_of_the_c_locale_gets_ascii(tree: FakeTree) -> None:
+    with TerminalProgram(argv(tree, "top"), env={"LC_ALL": "C"}) as program:
+        assert program.wait_for("> default/web").isascii()
+
+
+def test_a_terminal_that_cannot_move_its_cursor_is_refused(tree: FakeTree) -> None:
+    with TerminalProgram(argv(tree, "top"), columns=120, env={"TERM": "dumb"}) as program:
+        assert program.end() == Exit.USAGE
+        assert "(TERM); cgpause status prints the node once" in program.text
 
 
 @pytest.mark.parametrize("typed", [b"py", b"f\x1b[By", b"py\x1b"])
