@@ -301,9 +301,9 @@ def metrics(
     """
     given: Globals = context.obj
     with exits():
-        from cgpause.telemetry import exporter
+        from cgpause.cli.metrics import show
 
-        exporter.run(given.metrics_path, listen=listen, once=once)
+        show(given.metrics_path, listen=listen, once=once)
 
 
 @_command(_NODE, "cgpause bug-report")

@@ -1,4 +1,4 @@
-"""`cgpause metrics`: the daemon's published metrics for Prometheus, by HTTP.
+"""The daemon's published metrics for Prometheus, by HTTP (`cgpause metrics`).
 
 It is a separate process without root: the daemon has no network and no time for HTTP. It serves the file that the
 daemon publishes; while that is old or missing, only the metric that shows that the daemon is down.
@@ -7,32 +7,24 @@ daemon publishes; while that is old or missing, only the metric that shows that 
 from __future__ import annotations
 
 import errno
-import ipaddress
 import logging
-import signal
 import socket
-import sys
 import threading
-import time
-from collections.abc import Iterable
 from contextlib import suppress
-from socketserver import TCPServer, ThreadingMixIn
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any, NamedTuple
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
-from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from cgpause.core.clock import now_ns
-from cgpause.core.errors import HostError, UsageError, printable
-from cgpause.core.paths import DEFAULT_LISTEN
-from cgpause.kernel import logfmt
+from cgpause.core.errors import HostError, printable
 from cgpause.kernel.logfmt import fields
 from cgpause.telemetry import published
 from cgpause.telemetry.published import PublishedError, exposition, stamp_values
 
 log = logging.getLogger(__name__)
 
-_DEADLINE_S = 10.0
-"""Longest time of a connection, whether or not its request has come and the client has read the answer."""
+_TIMEOUT_S = 10.0
+"""Longest wait for more of a request, and longest time in which a client reads its answer."""
 _CLIENTS = 8
 """Most connections at a time, with a thread each; together with the server they stay below the unit's TasksMax=."""
 _GRACE_S = 0.05
@@ -50,29 +42,6 @@ class Listen(NamedTuple):
         """Return the URL of the address."""
         host = f"[{self.host}]" if ":" in self.host else self.host or "*"
         return f"http://{host}:{self.port}/metrics"
-
-
-def parse_listen(text: str) -> Listen:
-    """Return the address in text such as `127.0.0.1:10912`, `[::1]:10912` or `:10912`.
-
-    Raises:
-        UsageError: the text is no address; the message names the allowed forms.
-    """
-    host, colon, port = text.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    try:
-        address = ipaddress.ip_address(bare)
-    except ValueError:
-        address = None
-    is_number = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
-    if colon and not host and is_number:
-        return Listen("", int(port))
-    if address is None or (address.version == 6) != (bare != host) or not is_number:
-        raise UsageError(
-            f"--listen {printable(text)}: give an IP address and a port, like {DEFAULT_LISTEN} or [::1]:10912 "
-            "(:10912 for all addresses; then everyone who reaches the node can read the names of its pods)"
-        )
-    return Listen(str(address), int(port))
 
 
 class Source:
@@ -105,124 +74,80 @@ class Source:
             log.warning("only cgpause_up 0 is served: %s", text)
 
 
-def run(path: str | None, *, listen: str | None, once: bool) -> None:
-    """Run `cgpause metrics`; `path` is the file that the daemon publishes.
+class _Handler(BaseHTTPRequestHandler):
+    """The answers: the metrics at /metrics, and a text that names this path at /."""
 
-    Raises:
-        UsageError: the options contradict each other, or one is not allowed.
-        HostError: the metrics cannot be served.
-    """
-    if path is None:
-        raise UsageError("--cgroup-root: nothing is published about another tree without --run-dir")
-    if listen is not None and once:
-        raise UsageError("--listen does not go with --once")
-    where = parse_listen(DEFAULT_LISTEN if listen is None else listen)
-    source = Source(path)
-    if once:
-        sys.stdout.write(source.text().decode())
-        return
-    logfmt.set_up(verbose=False)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    serve(source, where)
+    server: _Server
+    timeout = _TIMEOUT_S
+
+    def do_GET(self) -> None:
+        """Answer GET, and HEAD without the body."""
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            self._answer(200, self.server.source.text(), "text/plain; version=0.0.4; charset=utf-8")
+        elif path == "/":
+            self._answer(200, b"cgpause: its metrics are at /metrics\n")
+        else:
+            self._answer(404, b"there is only /metrics\n")
+
+    do_HEAD = do_GET  # noqa: N815 - as in BaseHTTPRequestHandler
+
+    def _refuse(self) -> None:
+        self._answer(405, b"only GET\n")
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse  # noqa: N815 - as in BaseHTTPRequestHandler
+
+    def _answer(self, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Log no scrapes."""
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class _Server(ThreadingHTTPServer):
     """HTTP server with at most `_CLIENTS` connections, each with a thread: a new client replaces the oldest one."""
 
-    daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, listen: Listen, app: WSGIApplication) -> None:
-        self.address_family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-        self._clients: dict[socket.socket, float] = {}
-        """Deadlines of the open connections, oldest first."""
+    def __init__(self, source: Source, host: str, port: int) -> None:
+        self.source = source
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._clients: dict[socket.socket, None] = {}
+        """The open connections, oldest first."""
         self._free = threading.Semaphore(_CLIENTS)
-        super().__init__(listen, _Handler)
-        self.set_app(app)
-
-    def is_open(self, client: socket.socket) -> bool:
-        """Return True if a connection is open."""
-        return client in self._clients
-
-    def service_actions(self) -> None:
-        """End the connections past their deadlines; `serve_forever` calls it twice a second and after a request."""
-        now = time.monotonic()
-        for client, deadline in list(self._clients.items()):
-            if deadline <= now:
-                self._end(client)
-
-    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as in BaseServer
-        """Start the thread of a connection; end the oldest connection if no thread becomes free in `_GRACE_S`."""
-        while not self._free.acquire(timeout=_GRACE_S):
-            for oldest in list(self._clients)[:1]:
-                self._end(oldest)
-        self._clients[request] = time.monotonic() + _DEADLINE_S
-        try:
-            super().process_request(request, client_address)
-        except RuntimeError:  # no more threads: the unit's TasksMax=
-            self._forget(request)
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as in BaseServer
-        """Answer one request."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._forget(request)
-
-    def _forget(self, client: socket.socket) -> None:
-        self._clients.pop(client, None)
-        self._free.release()
-
-    def _end(self, client: socket.socket) -> None:
-        """End a connection; its thread's reads and writes return at once."""
-        self._clients.pop(client, None)
-        with suppress(OSError):  # the client has ended it
-            client.shutdown(socket.SHUT_RDWR)
+        super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
         """Bind without a DNS request for this host's name, which HTTPServer makes; `::` takes IPv4 too."""
         if self.server_address[0] == "::":
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         TCPServer.server_bind(self)
-        host, port = self.socket.getsockname()[:2]
-        self.server_name, self.server_port = host, port
-        self.setup_environ()
+        self.server_name, self.server_port = self.socket.getsockname()[:2]
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as in BaseServer
+        """Start the thread of a connection; end the oldest connection if no thread becomes free in `_GRACE_S`."""
+        while not self._free.acquire(timeout=_GRACE_S):
+            for oldest in list(self._clients)[:1]:
+                self._clients.pop(oldest, None)
+                with suppress(OSError):  # the client has ended it
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread's reads and writes return at once
+        self._clients[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - as in BaseServer
+        """Close a connection: its thread has ended, or could not start (the unit's TasksMax=)."""
+        self._clients.pop(request, None)
+        super().shutdown_request(request)
+        self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002 - as in BaseServer
         """Note a failed request for a debugger; most of these clients have gone away."""
         log.debug("request failed", exc_info=True)
-
-
-class _Handler(WSGIRequestHandler):
-    server: _Server
-
-    def parse_request(self) -> bool:
-        """Read the request, unless the connection was ended: then half a request would pass for a whole one."""
-        return super().parse_request() and self.server.is_open(self.request)
-
-    def log_message(self, *_: object) -> None:
-        """Log no scrapes."""
-
-
-def application(source: Source) -> WSGIApplication:
-    """Return a WSGI application with the metrics at /metrics, and with a text that names this path at /."""
-
-    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        path, kind = environ.get("PATH_INFO", ""), "text/plain; charset=utf-8"
-        method = environ.get("REQUEST_METHOD")
-        if method not in ("GET", "HEAD"):
-            status, body = "405 Method Not Allowed", b"only GET\n"
-        elif path == "/metrics":
-            status, body, kind = "200 OK", source.text(), "text/plain; version=0.0.4; charset=utf-8"
-        elif path == "/":
-            status, body = "200 OK", b"cgpause: its metrics are at /metrics\n"
-        else:
-            status, body = "404 Not Found", b"there is only /metrics\n"
-        start_response(status, [("Content-Type", kind), ("Content-Length", str(len(body)))])
-        return [] if method == "HEAD" else [body]
-
-    return answer
 
 
 def serve(source: Source, listen: Listen) -> None:
@@ -232,7 +157,7 @@ def serve(source: Source, listen: Listen) -> None:
         HostError: the address cannot be used.
     """
     try:
-        server = _bound(listen, application(source))
+        server = _bound(source, listen)
     except OSError as e:
         raise HostError(f"cannot listen on {listen.url}: {e.strerror}; --listen names another address") from e
     with server:
@@ -241,11 +166,11 @@ def serve(source: Source, listen: Listen) -> None:
             server.serve_forever()
 
 
-def _bound(listen: Listen, app: WSGIApplication) -> _Server:
+def _bound(source: Source, listen: Listen) -> _Server:
     """Return a server on the address; without a host on `::`, or on 0.0.0.0 if the kernel has no IPv6."""
     try:
-        return _Server(Listen(listen.host or "::", listen.port), app)
+        return _Server(source, listen.host or "::", listen.port)
     except OSError as e:
         if listen.host or e.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
             raise
-        return _Server(Listen("0.0.0.0", listen.port), app)  # noqa: S104 - the operator asked for all addresses
+        return _Server(source, "0.0.0.0", listen.port)  # noqa: S104 - the operator asked for all addresses

@@ -20,10 +20,9 @@ from helpers.metrics import Samples, parsed
 from helpers.trees import wait_until
 
 from cgpause.core.clock import now_ns
-from cgpause.core.errors import UsageError
 from cgpause.core.paths import METRICS_FILE
 from cgpause.kernel import wholefile
-from cgpause.telemetry.exporter import Listen, Source, parse_listen
+from cgpause.telemetry.exporter import Source
 from cgpause.telemetry.metrics import Figure, Values
 from cgpause.telemetry.published import Stamp, encode
 
@@ -91,36 +90,6 @@ def test_what_is_wrong_is_said_once_and_so_is_that_it_is_over(
     assert "publish = true" in absent
     assert "is old" in old
     assert over == "the daemon publishes again"
-
-
-# --- address to listen on --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("127.0.0.1:10912", Listen("127.0.0.1", 10912)),
-        ("[::1]:80", Listen("::1", 80)),
-        ("0.0.0.0:65535", Listen("0.0.0.0", 65535)),
-        ("[::]:0", Listen("::", 0)),
-        (":10912", Listen("", 10912)),
-    ],
-)
-def test_an_address_is_read(text: str, expected: Listen) -> None:
-    assert parse_listen(text) == expected
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", ":", "10912", ":x", ":65536", "[]:80", "::80", "localhost:80",
-     "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1", "::1:80",
-     "[127.0.0.1]:80", "[::1]", "127.0.0.1:٣", "127.0.0.1:1\n", "1.2.3:80", "[::1%lo]:x"],
-)  # fmt: skip
-def test_what_is_no_address_is_refused_with_what_is_allowed(text: str) -> None:
-    with pytest.raises(UsageError, match=r"give an IP address and a port, like 127\.0\.0\.1:10912") as refused:
-        parse_listen(text)
-
-    assert "\n" not in str(refused.value)
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -237,18 +206,6 @@ def test_the_answer_to_head_has_the_length_and_no_body(server: Server, publish: 
     assert body == b""
 
 
-def drip(slow: socket.socket) -> bool:
-    """Send one more byte of a request; return False once the server has closed the connection."""
-    try:
-        slow.sendall(b"x")
-        slow.settimeout(0.1)
-        return slow.recv(1) != b""
-    except TimeoutError:
-        return True
-    except OSError:
-        return False
-
-
 def test_clients_that_send_a_byte_now_and_then_keep_no_scrape_out(server: Server) -> None:
     """The unit allows 16 threads (TasksMax=); more clients than that connect, and none of them finishes its request."""
     allowed = re.search(r"^TasksMax=(\d+)$", (REPO / "systemd/cgpause-metrics.service").read_text(), re.MULTILINE)
@@ -267,11 +224,10 @@ def test_clients_that_send_a_byte_now_and_then_keep_no_scrape_out(server: Server
             assert len(os.listdir(f"/proc/{server.process.pid}/task")) < int(allowed[1])
 
 
-def test_a_request_ends_at_its_deadline_however_often_a_byte_of_it_comes(server: Server) -> None:
-    with socket.create_connection(("127.0.0.1", server.port())) as slow:
+def test_a_request_that_stops_is_ended(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port()), timeout=120) as slow:
         slow.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
-        wait_until(lambda: not drip(slow), "the server to end the connection", 120)
-    assert server.get()[0] == 200
+        assert slow.recv(1) == b""
 
 
 def test_a_client_that_does_not_read_its_answer_ends_too(path: str, publish: Publish, server: Server) -> None:
