@@ -10,7 +10,7 @@ import codecs
 import re
 
 ESC = "esc"
-UP, DOWN, LEFT, RIGHT = "up", "down", "left", "right"
+UP, DOWN = "up", "down"
 HOME, END, PAGE_UP, PAGE_DOWN = "home", "end", "page up", "page down"
 ENTER, BACKSPACE, REDRAW = "enter", "backspace", "redraw"
 
@@ -23,7 +23,7 @@ _STRING = re.compile(r"\x1b[P\]X^_].*?(?:\x07|\x1b\\)", re.DOTALL)
 """DCS, OSC, SOS, PM or APC with its text: a terminal answers questions of other programs so."""
 _STRING_PREFIX = re.compile(r"\x1b[P\]X^_].*", re.DOTALL)
 _LONGEST = 4096
-_FINAL = {"A": UP, "B": DOWN, "C": RIGHT, "D": LEFT, "H": HOME, "F": END}
+_FINAL = {"A": UP, "B": DOWN, "H": HOME, "F": END}
 _TILDE = {"1": HOME, "7": HOME, "4": END, "8": END, "5": PAGE_UP, "6": PAGE_DOWN}
 _CONTROLS = {"\r": ENTER, "\n": ENTER, "\x7f": BACKSPACE, "\x08": BACKSPACE, "\x10": UP, "\x0e": DOWN, "\x0c": REDRAW}
 

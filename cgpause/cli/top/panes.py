@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -39,8 +38,6 @@ HELP = (
     ("/", "filter by name, UID, QoS class, class, state, by hand, by the daemon"),
     ("Esc", "take back: description, marks, filter, selection"),
     ("?  q", "this help; quit, as Ctrl-C does (Ctrl-Z suspends, Ctrl-L redraws)"),
-)
-LEGEND = (
     ("GROW/s, NEED", "largest growth lately; headroom that the policy wants for it"),
     ("FULL IN", "time until the pod reaches its limit at this growth"),
     ("CPU, THR/s", "1000m is one CPU; time a second that its quota throttled it"),
@@ -142,13 +139,11 @@ def _use(seen: SeenPod, detail: PodDetail) -> Iterator[str]:
     yield "; ".join(more)
 
 
-def help_table(width: int) -> Table:
-    """Return the help: the keys, and the meaning of columns and marks; side by side on a wide screen."""
-    halves = (HELP, LEGEND) if width >= 170 else ((*HELP, *LEGEND),)
-    grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
-    for half in halves:
-        grid.add_column(style="label", no_wrap=True, width=2 + max(len(name) for name, _ in half))
-        grid.add_column(no_wrap=True, ratio=1)
-    for rows in zip_longest(*halves, fillvalue=("", "")):
-        grid.add_row(*(cell for name, text in rows for cell in (f"  {name}", text)))
+def help_table() -> Table:
+    """Return the help: the keys, and the meaning of columns and marks."""
+    grid = Table.grid(padding=(0, 2), expand=True)
+    grid.add_column(style="label", no_wrap=True)
+    grid.add_column(no_wrap=True, ratio=1)
+    for name, text in HELP:
+        grid.add_row(name, text)
     return grid

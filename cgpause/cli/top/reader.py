@@ -130,8 +130,6 @@ class Reader:
         self._details_at_ns = 0
         self._moments: deque[GraphPoint] = deque(maxlen=_MOMENTS)
         self._pressure: tuple[int, Pressure] | None = None
-        self._broken: set[CgroupId] = set()
-        """Paused pods whose pause is not in force, because another program has written since."""
         self._daemon = FoundDaemon(DaemonState.UNKNOWN)
         self._host = os.uname().nodename
         self._walk_at_ns = self._facts_at_ns = 0
@@ -156,7 +154,8 @@ class Reader:
         """Return a snapshot at `at_ns` (CLOCK_BOOTTIME); it has the details of the pod `detail_of`."""
         at = time.time()
         trouble = self._refresh(at_ns)
-        self._read_records()
+        for tracked in self.tree.pods.values():
+            tracked.see_record()
         self._kept.look()
         sample: Sample | None
         try:
@@ -229,15 +228,6 @@ class Reader:
                 self._cpus[key] = _CpuUse(at_ns, stat) if known is None else known.next(at_ns, stat)
         return trouble
 
-    def _read_records(self) -> None:
-        self._broken.clear()
-        for tracked in self.tree.pods.values():
-            tracked.see_record()
-            record = tracked.pod.paused
-            with suppress(CgpauseError):
-                if record is not None and not is_in_force(tracked.cgroup, record):
-                    self._broken.add(tracked.pod.cgroup)
-
     def _add_moment(self, at_ns: int, sample: Sample | None, pressure: Pressure | None) -> None:
         at_s = at_ns / NS_PER_S
         some_pct = full_pct = None
@@ -294,7 +284,7 @@ class Reader:
         error = tracked.trouble
         if verdict is None and error is None and at_ns is not None:
             error = "its memory.current cannot be read"
-        if pod.cgroup in self._broken:
+        if not _is_in_force(tracked):
             state, error = PodState.ERROR, "its pause is not in force: another program has written since; resume it"
         elif pod.paused is not None:
             state = PodState.PAUSED
@@ -329,3 +319,11 @@ def _oom_kills(cgroup: Cgroup) -> int | None:
     with suppress(CgpauseError):
         return count_oom_kills(cgroup)
     return None
+
+
+def _is_in_force(tracked: TrackedPod) -> bool:
+    """Return False if another program has written to a paused pod since, so that it runs; True if that is unknown."""
+    record = tracked.pod.paused
+    with suppress(CgpauseError):
+        return record is None or is_in_force(tracked.cgroup, record)
+    return True

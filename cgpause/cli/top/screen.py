@@ -114,9 +114,7 @@ def _trim(line: list[Segment], *, ascii_only: bool) -> list[Segment]:
 
 def _body(snapshot: NodeView, ui: Ui, width: int, plan: _Plan) -> list[tuple[RenderableType, int]]:
     if ui.mode is Mode.HELP:
-        return [
-            (Group(panes.rule("help: q quits, any other key returns", width), panes.help_table(width)), plan.rows + 1)
-        ]
+        return [(Group(panes.rule("help: q quits, any other key returns", width), panes.help_table()), plan.rows + 1)]
     if ui.describing:
         all_lines, here = _described(snapshot, ui, width), cursor(snapshot, ui)
         lines = all_lines[ui.scroll : ui.scroll + plan.rows]

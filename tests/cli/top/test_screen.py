@@ -28,7 +28,7 @@ from rich.console import Console
 
 from cgpause.cli.top.head import fall_rate
 from cgpause.cli.top.parts import ASCII, UNICODE
-from cgpause.cli.top.screen import render, settled, visible_rows
+from cgpause.cli.top.screen import render, settled
 from cgpause.cli.top.terminal import Terminal, encoding_of, is_ascii
 from cgpause.cli.top.ui import Act, Deed, Mode, Sort, Ui, settle
 from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodState, SeenPod
@@ -37,7 +37,6 @@ from cgpause.kernel.find_daemon import DaemonState, FoundDaemon
 from cgpause.telemetry.events import Event
 
 FRAMES = Path(__file__).parents[2] / "fixtures" / "top"
-FIRST_ROW = 7  # at 24 lines: title, three bars, sparklines, summary, the table's header
 
 
 def described() -> tuple[NodeView, Ui]:
@@ -51,6 +50,27 @@ def marked() -> Ui:
     return Ui(grouped=True, selected=pods[3].key, marked=frozenset({pods[1].key, pods[2].key}))
 
 
+def without_psi() -> NodeView:
+    snapshot = busy_snapshot()
+    moments = tuple(replace(moment, some_pct=None, full_pct=None) for moment in snapshot.moments)
+    return replace(snapshot, pressure=None, moments=moments)
+
+
+def of_one(growth: float) -> NodeView:
+    return make_snapshot(make_pod(growth=growth, place=make_place(MIB, GIB, first=True)))
+
+
+def asked(deed: Deed, *labels: str, skipped: int = 0) -> tuple[NodeView, Ui]:
+    pods = tuple(map(make_pod, labels))
+    return make_snapshot(*pods), Ui(mode=Mode.CONFIRM, asked=Act(deed, pods, skipped))
+
+
+NO_KUBEPODS = make_snapshot(
+    kubepods=None, headroom=Headroom(8 * GIB, 3 * GIB, None, 0, 100 * MIB), levels=Levels(1, 2, 1)
+)
+UNREADABLE = replace(busy_snapshot(), headroom=None, levels=None, trouble="cannot read memory.stat: EIO")
+REFUSED = "not permitted: run cgpause top as root to pause pods" + " (cannot lock /sys/fs/cgroup/x)" * 3
+REPLICA = "default/" + "long-" * 20 + "7d9f-x2kqz"  # replicas differ in the end of their names
 WHOLE: dict[str, tuple[NodeView, Ui, int, int]] = {
     "80x24": (busy_snapshot(), Ui(), 80, 24),
     "120x40": (busy_snapshot(), Ui(), 120, 40),
@@ -61,12 +81,27 @@ WHOLE: dict[str, tuple[NodeView, Ui, int, int]] = {
     "80x24-help": (busy_snapshot(), Ui(mode=Mode.HELP), 80, 24),
     "40x10": (busy_snapshot(), Ui(), 40, 10),
     "20x5": (busy_snapshot(), Ui(), 20, 5),
+    "80x24-scrolled": (many_pods(500), Ui(selected=many_pods(500).pods[321].key), 80, 24),
+    "80x6-no-pod-grows": (of_one(0.0), Ui(), 80, 6),
+    "80x6-one-pod-grows": (of_one(5.0 * MIB), Ui(), 80, 6),
+    "80x24-no-kubepods": (NO_KUBEPODS, Ui(), 80, 24),
+    "80x24-no-psi": (without_psi(), Ui(), 80, 24),
+    "80x60-no-psi": (without_psi(), Ui(), 80, 60),
+    "80x24-unreadable-memory": (UNREADABLE, Ui(), 80, 24),
+    "20x5-unreadable-memory": (UNREADABLE, Ui(), 20, 5),
+    "60x12-refused": (busy_snapshot(), Ui(message=REFUSED, failed=True), 60, 12),
+    "80x6-freeze": (*asked(Deed.FREEZE, "default/web"), 80, 6),
+    "60x6-pause-long-name": (*asked(Deed.PAUSE, REPLICA), 60, 6),
+    "120x6-pause-several": (*asked(Deed.PAUSE, "a/web", "b/db", skipped=1), 120, 6),
+    "80x6-resume": (*asked(Deed.RESUME, "default/web"), 80, 6),
+    "40x6-resume-several": (*asked(Deed.RESUME, "a/web", "b/db"), 40, 6),
 }
 
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_frames_are_as_they_were_looked_at(name: str) -> None:
-    shown = "".join(f"{line}\n" for line in text_of(render(*WHOLE[name])))
+    snapshot, ui, *size = WHOLE[name]
+    shown = "".join(f"{line}\n" for line in text_of(render(snapshot, settled(ui, snapshot, *size), *size)))
 
     assert current(FRAMES / f"{name}.txt", shown), f"look at it, and run it with CGPAUSE_REGENERATE=1:\n{shown}"
 
@@ -81,18 +116,6 @@ def test_the_description_says_once_who_paused_a_pod_and_why(label: str, whose: s
 
     assert [line.count(whose) for line in pane if whose in line] == [1]
     assert [line.count(pod.pod.paused.reason) for line in pane if pod.pod.paused.reason in line] == [1]
-
-
-def test_500_pods_are_scrolled_to_the_one_that_is_selected() -> None:
-    snapshot = many_pods(500)
-    rows = visible_rows(snapshot, Ui(), 80, 24)
-    ui = settle(Ui(selected=snapshot.pods[321].key), snapshot, rows)
-
-    lines = text_of(render(snapshot, ui, 80, 24))
-
-    assert lines[FIRST_ROW - 1].endswith(f"{321 - rows + 2}-322/500")
-    assert lines[FIRST_ROW].startswith(f"  default/pod-{321 - rows + 1:03}")
-    assert lines[FIRST_ROW + rows - 1].startswith("▶ default/pod-321")
 
 
 def falling(bytes_per_s: float, seconds: int = 20) -> NodeView:
@@ -123,13 +146,6 @@ def test_the_present_rate_is_of_the_last_ten_seconds() -> None:
     assert fall_rate([GraphPoint(at_s, None, None, None) for at_s in range(3)]) is None
 
 
-@pytest.mark.parametrize(("growth", "said"), [(0.0, "next: none, for no pod grows"), (5.0 * MIB, "next: none")])
-def test_no_pod_is_said_to_grow_only_where_none_does(growth: float, said: str) -> None:
-    snapshot = make_snapshot(make_pod(growth=growth, place=make_place(MIB, GIB, first=True)))
-
-    assert text_of(render(snapshot, Ui(), 80, 24))[5].endswith(said)
-
-
 def test_a_pod_that_the_daemon_keeps_paused_shows_the_daemons_decision_and_no_other() -> None:
     pod = make_pod("default/web", PodState.PAUSED, paused=held(5), what="would resume", acts=True, why="fits again")
     snapshot = make_snapshot(pod)
@@ -156,49 +172,6 @@ def test_a_long_description_is_scrolled_to_its_end_and_no_further() -> None:
     assert settled(ui, snapshot, 80, 60).scroll == settled(replace(ui, scroll=5), snapshot, 80, 60).scroll == 0
 
 
-def test_the_question_about_several_pods_names_them() -> None:
-    pods = (make_pod("a/web"), make_pod("b/db"))
-    ui = Ui(mode=Mode.CONFIRM, asked=Act(Deed.PAUSE, pods, 1))
-
-    asked = text_of(render(make_snapshot(), ui, 120, 24))[-1]
-
-    assert asked == " Pause 2 of 3 marked pods (a/web, b/db)? They stay paused until you resume them. y/N"
-    assert text_of(render(make_snapshot(), ui, 40, 24))[-1].endswith("y/N")
-
-
-def test_without_kubepods_the_node_is_shown_all_the_same() -> None:
-    snapshot = make_snapshot(
-        kubepods=None, headroom=Headroom(8 * GIB, 3 * GIB, None, 0, 100 * MIB), levels=Levels(1, 2, 1)
-    )
-
-    text = "\n".join(text_of(render(snapshot, Ui(), 80, 24)))
-
-    assert "kubepods  none on this node (yet)" in text
-    assert "no kubepods cgroup on this node (yet)" in text
-    assert "3.0Gi" in text
-
-
-def test_without_psi_the_sparklines_say_so() -> None:
-    snapshot = replace(busy_snapshot(), pressure=None)
-    snapshot = replace(
-        snapshot, moments=tuple(replace(moment, some_pct=None, full_pct=None) for moment in snapshot.moments)
-    )
-
-    for height in (24, 40, 60):
-        text = "\n".join(text_of(render(snapshot, Ui(), 80, height)))
-        assert text.count("off: psi=0") == 2
-
-
-@pytest.mark.parametrize("size", [(80, 24), (20, 5)])
-def test_memory_that_cannot_be_read_is_said_and_the_pods_stay(size: tuple[int, int]) -> None:
-    snapshot = replace(busy_snapshot(), headroom=None, levels=None, trouble="cannot read memory.stat: EIO")
-
-    lines = text_of(render(snapshot, Ui(), *size))
-
-    assert any(line.startswith("memory    cannot re") for line in lines)
-    assert any("ops/debug" in line for line in lines)
-
-
 @pytest.mark.parametrize(
     ("found", "line", "said"),
     [
@@ -220,16 +193,6 @@ def test_the_first_lines_tell_what_was_found(found: FoundDaemon | Kubepods, line
     assert said in text_of(render(snapshot, Ui(), 120, 40))[line]
 
 
-@pytest.mark.parametrize("ascii_only", [False, True])
-def test_levels_stand_on_the_bars(ascii_only: bool) -> None:
-    snapshot = replace(busy_snapshot(), levels=Levels(600 * MIB, 1100 * MIB, 100 * MIB))
-    lines = text_of(render(snapshot, Ui(), 120, 40, ascii_only=ascii_only))
-
-    for line, letters in ((lines[1], "PEW"), (lines[2], "E"), (lines[3], "H")):
-        bar = line[10:].split(" ")[0]
-        assert {char for char in bar if char.isalpha()} == set(letters)
-
-
 def test_hostile_names_and_reasons_cannot_reach_the_terminal() -> None:
     """Reasons come from records, which root in a container may have written."""
     hostile = "[/x]\x1b[2J\n\udcff\u202e"
@@ -239,38 +202,6 @@ def test_hostile_names_and_reasons_cannot_reach_the_terminal() -> None:
     for ui in (Ui(), Ui(selected=pod.key, describing=True)):
         lines = text_of(render(make_snapshot(pod, events=(event,)), ui, 200, 60))
         assert all(line.isprintable() for line in lines)
-
-
-def ask(deed: Deed, label: str = "default/web") -> Ui:
-    return Ui(mode=Mode.CONFIRM, asked=Act(deed, (make_pod(label),)))
-
-
-@pytest.mark.parametrize("deed", Deed)
-def test_the_question_names_the_deed_the_pod_and_how_to_answer(deed: Deed) -> None:
-    last = text_of(render(make_snapshot(), ask(deed), 60, 24))[-1]
-
-    assert deed.capitalize() in last
-    assert "default/" in last
-    assert last.endswith("y/N")
-
-
-def test_of_a_long_name_the_question_keeps_the_end() -> None:
-    """Replicas differ in the end of their names."""
-    label = "default/" + "long-" * 20 + "7d9f-x2kqz"
-
-    last = text_of(render(make_snapshot(), ask(Deed.PAUSE, label), 60, 24))[-1]
-
-    assert last.startswith(" Pause default/long-")
-    assert last.endswith("7d9f-x2kqz? y/N")
-
-
-def test_a_long_message_takes_several_lines_and_loses_nothing() -> None:
-    message = "not permitted: run cgpause top as root to pause pods " + "(cannot lock /sys/fs/cgroup/x) " * 3
-
-    lines = text_of(render(make_snapshot(), Ui(message=message.strip(), failed=True), 60, 24))
-
-    assert len(lines) == 24
-    assert " ".join(" ".join(lines[-3:]).split()) == message.strip()
 
 
 def painted(snapshot: NodeView, monkeypatch: pytest.MonkeyPatch, **environment: str) -> str:
