@@ -64,8 +64,15 @@ def show(given: Globals, interval: str | None) -> None:
     with exits():
         config = given.config()
         known, _ = given.learned()
+        fd_in, fd_out = sys.stdin.fileno(), sys.stdout.fileno()
         with open_reader(given.root(), given.log_dir, config, given.history_path, known) as reader:
-            run_live(reader, given.config, given.keep, every_s)
+            try:
+                with Signals().caught() as signals, Terminal(fd_in, fd_out, Console(highlight=False)) as terminal:
+                    _Live(reader, given.config, given.keep, terminal, signals, every_s).run(fd_in)
+            except (OSError, termios.error) as e:
+                number = e.args[0]  # termios.error is no OSError, but has the same arguments
+                if number not in (errno.EIO, errno.EPIPE):  # the terminal has hung up
+                    raise HostError(f"cannot draw on this terminal: {os.strerror(number)}; {_ONE_FRAME}") from e
 
 
 def why_not_live() -> str | None:
@@ -82,24 +89,6 @@ def open_reader(root: str, log_dir: str, config: Config, history: str | None, kn
     logging.getLogger("cgpause").addHandler(logging.NullHandler())
     raise_descriptor_limit()
     return Reader(root, log_dir, config, history, known)
-
-
-def run_live(reader: Reader, load: Load, keep: Keep, every_s: float) -> None:
-    """Show the dashboard until the operator quits; `keep` records the events of its actions.
-
-    It is refreshed every `every_s` seconds.
-
-    Raises:
-        HostError: the terminal cannot be drawn on.
-    """
-    fd_in, fd_out = sys.stdin.fileno(), sys.stdout.fileno()
-    try:
-        with Signals().caught() as signals, Terminal(fd_in, fd_out, Console(highlight=False)) as terminal:
-            _Live(reader, load, keep, terminal, signals, every_s).run(fd_in)
-    except (OSError, termios.error) as e:
-        number = e.args[0]  # termios.error is no OSError, but has the same arguments
-        if number not in (errno.EIO, errno.EPIPE):  # the terminal has hung up
-            raise HostError(f"cannot draw on this terminal: {os.strerror(number)}; {_ONE_FRAME}") from e
 
 
 @dataclass

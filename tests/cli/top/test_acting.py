@@ -11,7 +11,7 @@ import pytest
 from helpers.commandline import Patch, frozen
 from helpers.trees import FakeTree, cpu_max, damage, pause_pod, records_left
 
-from cgpause.cli.top.app import Load, act
+from cgpause.cli.top.app import Keep, Load, act
 from cgpause.cli.top.reader import Reader
 from cgpause.cli.top.ui import Act, Deed
 from cgpause.cli.top.values import PodState
@@ -33,36 +33,31 @@ def reader(tree: FakeTree, web: Path, monkeypatch: Patch) -> Iterator[Reader]:
         yield reader
 
 
-NOTED: list[Event] = []
+def keep(_: Event) -> None:
+    """Keep nothing."""
 
 
-def keep(event: Event) -> None:
-    NOTED.append(event)
-
-
-def do(reader: Reader, deed: Deed, load: Load = Config) -> tuple[str, bool]:
+def do(reader: Reader, deed: Deed, load: Load = Config, keep: Keep = keep) -> tuple[str, bool]:
     [web] = reader.read(now_ns()).pods
     return act(reader, load, keep, Act(deed, (web,)))
 
 
-def test_pausing_and_resuming_says_what_was_written(reader: Reader, web: Path) -> None:
-    assert do(reader, Deed.PAUSE) == ("default/web paused: cpu.max 50000 100000 -> 1001 100000", False)
+def test_what_was_written_is_said_and_noted_for_the_history(reader: Reader) -> None:
+    noted: list[Event] = []
     held = "default/web: already paused (throttle) by hand: cgpause top by alice"
-    assert do(reader, Deed.FREEZE) == (f"{held}; to pause it otherwise, cgpause resume it first", True)
-    assert do(reader, Deed.RESUME) == ("default/web resumed: cpu.max 50000 100000", False)
-    assert do(reader, Deed.RESUME) == ("default/web is not paused", False)
-    assert do(reader, Deed.FREEZE) == ("default/web paused: frozen", False)
+    for deed, said in (
+        (Deed.PAUSE, ("default/web paused: cpu.max 50000 100000 -> 1001 100000", False)),
+        (Deed.FREEZE, (f"{held}; to pause it otherwise, cgpause resume it first", True)),
+        (Deed.RESUME, ("default/web resumed: cpu.max 50000 100000", False)),
+        (Deed.RESUME, ("default/web is not paused", False)),
+        (Deed.FREEZE, ("default/web paused: frozen", False)),
+    ):
+        assert do(reader, deed, keep=noted.append) == said
 
-
-def test_what_was_done_is_noted_for_the_history(reader: Reader) -> None:
-    NOTED.clear()
-    for deed in (Deed.PAUSE, Deed.PAUSE, Deed.RESUME, Deed.RESUME):
-        do(reader, deed)
-
-    assert [(event.what, event.pod, event.owner, event.reason) for event in NOTED] == [
-        ("paused", "default/web", "manual", "cgpause top by alice"),
-        ("resumed", "default/web", "manual", "cgpause top by alice"),
-    ]
+    assert [event.what for event in noted] == ["paused", "resumed", "paused"]
+    assert {(event.pod, event.owner, event.reason) for event in noted} == {
+        ("default/web", "manual", "cgpause top by alice")
+    }
 
 
 def test_of_several_pods_the_failures_are_named(tree: FakeTree, web: Path, reader: Reader) -> None:

@@ -52,39 +52,33 @@ def crowd(tree: FakeTree) -> list[Path]:
     ]
 
 
-def cpu_stat(pod: Path, usage_usec: int, throttled_usec: int = 0) -> None:
-    (pod / "cpu.stat").write_text(
-        f"usage_usec {usage_usec}\nuser_usec 0\nsystem_usec 0\n"
-        f"nr_periods 9\nnr_throttled 3\nthrottled_usec {throttled_usec}\n"
-    )
+USE = "usage_usec {}\nuser_usec 0\nsystem_usec 0\n"
+THROTTLED = USE + "nr_periods 9\nnr_throttled 3\nthrottled_usec {}\n"
 
 
-def test_cpu_comes_in_millicores_and_throttled_time_a_second(web: Path, reader: Reader) -> None:
-    cpu_stat(web, 1_000_000, 0)
-    first = named(reader.read(10 * S), "web")
-    cpu_stat(web, 1_500_000, 400_000)
-    second = named(reader.read(12 * S), "web")
+@pytest.mark.parametrize(
+    ("readings", "rates"),
+    [
+        pytest.param([(10, THROTTLED.format(1_000_000, 0))], (None, None), id="one-reading-has-no-rate"),
+        pytest.param(
+            [(10, THROTTLED.format(1_000_000, 0)), (12, THROTTLED.format(1_500_000, 400_000))], (250.0, 200.0), id="two"
+        ),
+        pytest.param(
+            [(at_s, THROTTLED.format(usec, 0)) for at_s, usec in ((10, 0), (11, 500_000), (11.01, 500_100))],
+            (500.0, 0.0),
+            id="a-read-at-once-after-another-keeps-the-rates",
+        ),
+        pytest.param([(10, USE.format(10_000)), (11, USE.format(11_000))], (1.0, 0.0), id="without-the-cpu-controller"),
+    ],
+)
+def test_cpu_is_in_millicores_and_throttled_time_in_ms_a_second(
+    readings: list[tuple[float, str]], rates: tuple[float | None, float | None], web: Path, reader: Reader
+) -> None:
+    for at_s, text in readings:
+        (web / "cpu.stat").write_text(text)
+        pod = named(reader.read(int(at_s * S)), "web")
 
-    assert (first.cpu_millicores, first.throttled_ms) == (None, None)
-    assert (second.cpu_millicores, second.throttled_ms) == (250.0, 200.0)
-
-
-def test_a_look_at_once_after_another_keeps_the_rates(web: Path, reader: Reader) -> None:
-    cpu_stat(web, 0)
-    reader.read(10 * S)
-    cpu_stat(web, 500_000)
-    reader.read(11 * S)
-    cpu_stat(web, 500_100)
-
-    assert named(reader.read(11 * S + S // 100), "web").cpu_millicores == 500.0
-
-
-def test_without_the_cpu_controller_nothing_is_throttled(web: Path, reader: Reader) -> None:
-    for at_s in (10, 11):
-        (web / "cpu.stat").write_text(f"usage_usec {at_s * 1000}\nuser_usec 0\nsystem_usec 0\n")
-        snapshot = reader.read(at_s * S)
-
-    assert (named(snapshot, "web").cpu_millicores, named(snapshot, "web").throttled_ms) == (1.0, 0.0)
+    assert (pod.cpu_millicores, pod.throttled_ms) == rates
 
 
 @pytest.mark.parametrize("policy", Policy)
@@ -293,7 +287,7 @@ def test_details_are_read_of_one_pod_only_when_asked_for_and_nothing_is_written(
 
 def test_no_descriptor_is_left(tree: FakeTree) -> None:
     for name in "abc":
-        cpu_stat(tree.add_pod(name), 1)
+        (tree.add_pod(name) / "cpu.stat").write_text(USE.format(1))
     before = set(os.listdir("/proc/self/fd"))
     with Reader(str(tree.root), str(tree.log_dir), Config()) as reader:
         for at_s in (10, 13, 16):
@@ -340,6 +334,7 @@ def test_the_history_is_read_again_when_there_is_more(tmp_path: Path) -> None:
         ("folder", "the history cannot be read: "),
         ("link", "the history cannot be read: "),
         ("nothing", "no history so far"),
+        ("no path", "no history is kept for another tree without --state-dir"),
     ],
 )
 def test_a_history_that_cannot_be_read_is_none_and_the_dashboard_can_say_why(
@@ -351,17 +346,10 @@ def test_a_history_that_cannot_be_read_is_none_and_the_dashboard_can_say_why(
     elif there == "link":
         note(tmp_path / "other", 1.0)
         path.symlink_to("other")
-    kept = Kept(str(path))
+    kept = Kept(None if there == "no path" else str(path))
     kept.look()
     assert kept.events == ()
     assert kept.none.startswith(said)
-
-
-def test_without_a_path_there_is_none() -> None:
-    kept = Kept(None)
-    kept.look()
-    assert kept.events == ()
-    assert "--state-dir" in kept.none
 
 
 def test_of_one_pod_its_own_events_are_found_among_the_others(tmp_path: Path) -> None:
