@@ -7,7 +7,7 @@ rest. rich lays them out; its consoles here only lay out, and never write.
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rich.console import Console, Group, RenderableType
 from rich.layout import Layout
@@ -57,23 +57,9 @@ _CONSOLE = Console(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """Number of lines of each part of the screen."""
-
-    title: int
-    bars: int
-    sparks: int
-    summary: int
-    rows: int
-    """Rows of pods, or lines of the description."""
-    pane: int
-    footer: int
-
-
 def visible_rows(snapshot: NodeView, ui: Ui, width: int, height: int) -> int:
     """Return the number of rows for pods, or of lines of a description, on a screen of this size."""
-    return _plan(snapshot, ui, width, height).rows
+    return _plan(snapshot, ui, width, height)["rows"]
 
 
 def settled(ui: Ui, snapshot: NodeView, width: int, height: int) -> Ui:
@@ -89,12 +75,12 @@ def render(snapshot: NodeView, ui: Ui, width: int, height: int, *, ascii_only: b
     """Return the whole screen, which rich can print."""
     plan = _plan(snapshot, ui, width, height)
     parts: list[tuple[RenderableType, int]] = [
-        (title(snapshot, width), plan.title),
-        (Group(*bars(snapshot, width, plan.bars)), plan.bars),
-        (Group(*sparks(snapshot, width, plan.sparks)), plan.sparks),
-        (summary(snapshot), plan.summary),
+        (title(snapshot, width), plan["title"]),
+        (Group(*bars(snapshot, width, plan["bars"])), plan["bars"]),
+        (Group(*sparks(snapshot, width, plan["sparks"])), plan["sparks"]),
+        (summary(snapshot), plan["summary"]),
         *_body(snapshot, ui, width, plan),
-        (Group(*footer(snapshot, ui, width, plan.footer)), plan.footer),
+        (Group(*footer(snapshot, ui, width, plan["footer"])), plan["footer"]),
     ]
     layout = Layout()
     layout.split_column(*(Layout(part, size=count) for part, count in parts if count > 0))
@@ -112,30 +98,32 @@ def _trim(line: list[Segment], *, ascii_only: bool) -> list[Segment]:
     return kept
 
 
-def _body(snapshot: NodeView, ui: Ui, width: int, plan: _Plan) -> list[tuple[RenderableType, int]]:
+def _body(snapshot: NodeView, ui: Ui, width: int, plan: dict[str, int]) -> list[tuple[RenderableType, int]]:
     if ui.mode is Mode.HELP:
-        return [(Group(panes.rule("help: q quits, any other key returns", width), panes.help_table()), plan.rows + 1)]
+        return [
+            (Group(panes.rule("help: q quits, any other key returns", width), panes.help_table()), plan["rows"] + 1)
+        ]
     if ui.describing:
         all_lines, here = _described(snapshot, ui, width), cursor(snapshot, ui)
-        lines = all_lines[ui.scroll : ui.scroll + plan.rows]
+        lines = all_lines[ui.scroll : ui.scroll + plan["rows"]]
         name = f"describe {'' if here is None else here.label}"
         if len(lines) < len(all_lines):
             name += f" (lines {ui.scroll + 1}-{ui.scroll + len(lines)} of {len(all_lines)})"
-        return [(panes.rule(name, width), 1), (SegmentLines(lines, new_lines=True), plan.rows)]
+        return [(panes.rule(name, width), 1), (SegmentLines(lines, new_lines=True), plan["rows"])]
     rows = shown_rows(snapshot, ui)
-    top = min(max(ui.top, 0), max(len(rows) - plan.rows, 0))
+    top = min(max(ui.top, 0), max(len(rows) - plan["rows"], 0))
     above, seen, all_pods = (
-        sum(isinstance(row, SeenPod) for row in some) for some in (rows[:top], rows[: top + plan.rows], rows)
+        sum(isinstance(row, SeenPod) for row in some) for some in (rows[:top], rows[: top + plan["rows"]], rows)
     )
     listed = f"{min(above + 1, seen)}-{seen}/{all_pods}"
     if width >= _ROOMY:
         listed += f" by {ui.sort}{', reversed' * ui.reverse}"
-    pods = table(snapshot, rows, width, visible=slice(top, top + plan.rows), ui=ui, title=listed)
+    pods = table(snapshot, rows, width, visible=slice(top, top + plan["rows"]), ui=ui, title=listed)
     made = pods if rows else Group(pods, Text(f"  {_why_empty(snapshot, ui)}", "dim"))
-    body: list[tuple[RenderableType, int]] = [(made, plan.rows + 1)]
-    if plan.pane:
-        shown = snapshot.events[-(plan.pane - 1) :] if plan.pane > 1 else ()
-        body += [(panes.rule("last decisions", width), 1), (panes.events(shown, snapshot, width), plan.pane - 1)]
+    body: list[tuple[RenderableType, int]] = [(made, plan["rows"] + 1)]
+    if plan["pane"]:
+        shown = snapshot.events[-(plan["pane"] - 1) :] if plan["pane"] > 1 else ()
+        body += [(panes.rule("last decisions", width), 1), (panes.events(shown, snapshot, width), plan["pane"] - 1)]
     return body
 
 
@@ -152,23 +140,26 @@ def _why_empty(snapshot: NodeView, ui: Ui) -> str:
     return "no pods on this node (yet)"
 
 
-def _plan(snapshot: NodeView, ui: Ui, width: int, height: int) -> _Plan:
+def _plan(snapshot: NodeView, ui: Ui, width: int, height: int) -> dict[str, int]:
+    """Return the number of lines of each part; `rows` are those of pods or of the description, below a header."""
+    helping = ui.mode is Mode.HELP
     most = height if height < 4 else 3 if ui.message else 2 if height >= 20 else 1
-    below = len(footer(snapshot, ui, width, max(most, 1)))
-    has_title = int(height >= 8)
-    bar_lines = 3 if height >= 14 else 1
-    spark_lines = 0 if height < 16 else 1 if height < 34 else 2 if height < 50 else 3
-    has_summary = int(height >= 6)
-    if ui.mode is Mode.HELP and height < 34:
-        bar_lines = spark_lines = has_summary = 0
-    left = max(height - below, 0)
-    head = []
-    for wanted in (bar_lines, has_title, has_summary, spark_lines):
-        head.append(min(wanted, left))
-        left -= head[-1]
+    plan = {"footer": len(footer(snapshot, ui, width, max(most, 1)))}
+    wanted = {
+        "bars": 3 if height >= 14 else 1,
+        "title": int(height >= 8),
+        "summary": int(height >= 6),
+        "sparks": 0 if height < 16 else 1 if height < 34 else 2 if height < 50 else 3,
+    }
+    if helping and height < 34:
+        wanted |= {"bars": 0, "summary": 0, "sparks": 0}
+    left = max(height - plan["footer"], 0)
+    for name, lines in wanted.items():  # the most important first
+        plan[name] = min(lines, left)
+        left -= plan[name]
     left -= 1  # the header of the table
-    pane = 0
-    if height >= 20 and ui.mode is not Mode.HELP and not ui.describing:
-        # Title and 3 to 15 events: the pods come first.
-        pane = 1 + max(3, min(left // 4, 15))
-    return _Plan(head[1], head[0], head[3], head[2], max(left - pane, 0), pane, below)
+    # Title and 3 to 15 events: the pods come first.
+    with_pane = height >= 20 and not helping and not ui.describing
+    plan["pane"] = 1 + max(3, min(left // 4, 15)) if with_pane else 0
+    plan["rows"] = max(left - plan["pane"], 0)
+    return plan
