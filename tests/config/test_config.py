@@ -16,19 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgpause.config.load import load_config, parse_config
-from cgpause.config.options import all_entries, header
+from cgpause.config.options import Option, all_entries, entries, header
 from cgpause.config.render import render_config, toml
 from cgpause.config.settings import (
     Config,
-    HoldConfig,
     HowPaused,
-    MemoryHighConfig,
     PodClass,
     PodRule,
-    ProtectConfig,
-    ReserveConfig,
     ThrottleConfig,
-    WatermarkConfig,
 )
 from cgpause.core.model import CpuMax, Policy, QosClass
 
@@ -193,63 +188,33 @@ def test_a_conflict_says_which_side_is_not_in_the_file() -> None:
 # --- Writing ----------------------------------------------------------------------------------------------------------
 
 
-def floats(low: float, high: float, *, above: bool = False) -> st.SearchStrategy[float]:
-    return st.floats(low, high, exclude_min=above, allow_nan=False)
-
-
 GLOBS = st.from_regex(r"([a-z0-9.*?-]|\[!?[a-z0-9.-]{1,3}\]){1,6}", fullmatch=True)
 
 
-@st.composite
-def watermarks(draw: st.DrawFn) -> WatermarkConfig:
-    upper = draw(floats(0, 100, above=True))
-    return WatermarkConfig(
-        upper_pct=upper,
-        lower_pct=draw(st.floats(0, upper, exclude_max=True)),
-        interval_s=draw(floats(0.05, 60)),
-        patience=draw(st.integers(1, 1000)),
-        batch=draw(st.integers(1, 1000)),
-        sacrifice=draw(st.booleans()),
-    )
+def values(kind: Any, option: Option) -> st.SearchStrategy[Any]:  # noqa: ANN401 - a type, as in `options`
+    """Return the values that are allowed for an option, or an item of a list."""
+    if kind is float:
+        low = option.low if option.above is None else option.above
+        return st.floats(low, option.high, exclude_min=option.above is not None)
+    if kind is int:
+        return st.integers(int(option.low or 0), int(option.high or 0))
+    return GLOBS if kind is str else st.sampled_from([False, True] if kind is bool else list(kind))
 
 
-CONFIGS = st.builds(
-    Config,
-    policy=st.sampled_from(Policy),
-    mechanism=st.sampled_from(HowPaused),
-    reserve=st.builds(ReserveConfig, sacrifice=st.booleans()),
-    watermark=watermarks(),
-    throttle=st.builds(ThrottleConfig, quota_us=st.integers(1000, 1_000_000)),
-    hold=st.builds(
-        HoldConfig,
-        max_pause_s=floats(1, 86400),
-        batch_max_pause_s=floats(1, 86400),
-        min_run_s=floats(0, 86400),
-        settle_s=floats(0, 3600),
-    ),
-    memory_high=st.builds(MemoryHighConfig, enabled=st.booleans()),
-    protect=st.builds(
-        ProtectConfig,
-        namespaces=st.lists(GLOBS, max_size=3).map(tuple),
-        static_pods=st.booleans(),
-        guaranteed=st.booleans(),
-    ),
-    pods=st.lists(
-        st.builds(
-            PodRule,
-            match=st.builds("{}/{}".format, GLOBS, GLOBS),
-            protect=st.none() | st.booleans(),
-            class_=st.none() | st.sampled_from(PodClass),
-            priority=st.none() | st.integers(-1000, 1000),
-            qos=st.lists(st.sampled_from(QosClass), max_size=4).map(tuple),
-        ).filter(lambda rule: not list(rule.conflicts())),
-        max_size=3,
-    ).map(tuple),
-)
+def sections(kind: Any) -> st.SearchStrategy[Any]:  # noqa: ANN401 - a type, as in `options`
+    """Return all values of a dataclass of options."""
+    fields = {}
+    for entry in entries(kind):
+        one = sections(entry.section) if entry.section else values(entry.item or entry.kind, entry.option)
+        if entry.name == "match":
+            one = st.builds("{}/{}".format, GLOBS, GLOBS)
+        one = st.lists(one, max_size=3).map(tuple) if entry.item else one
+        fields[entry.field] = st.none() | one if entry.default is None else one
+    return st.builds(kind, **fields).filter(lambda made: not list(getattr(made, "conflicts", tuple)()))
 
 
 @settings(deadline=None)  # no deadline: a busy machine is not a failure
-@given(CONFIGS)
+@given(sections(Config))
 def test_what_is_written_reads_back_the_same(config: Config) -> None:
     assert config == parse_config(render_config(config), "rendered")
 

@@ -109,17 +109,7 @@ def test_a_broken_rule_is_reported_with_its_place(text: str, expected: list[str]
             "own_word",
             id="hyphen",
         ),
-        pytest.param(
-            "[reserve]\nahead_s = 1\n",
-            "removed, for this policy has nothing to tune any more: delete this line",
-            id="gone",
-        ),
         pytest.param("[reserve]\nzzz = true\n", "unknown option; known here: sacrifice", id="nothing-near"),
-        pytest.param(
-            "[psi.node]\nstall_us = 1\n",
-            "removed, the daemon sets its PSI triggers itself (docs/architecture.md): delete this section",
-            id="gone-section",
-        ),
         pytest.param("upper_pct = 1\n", "unknown option here; it belongs in [watermark]", id="no-section"),
         pytest.param(
             "[watermark]\nmechanism = 'freeze'\n",
@@ -141,12 +131,6 @@ def test_a_broken_rule_is_reported_with_its_place(text: str, expected: list[str]
             "the rule decides nothing; allowed: at least one of protect, class, priority and own_word",
             id="rule-without-effect",
         ),
-        pytest.param(
-            "[[pods]]\nmatch = 'a/b'\nclass = 'servce'\n",
-            'found "servce"; allowed: "auto" or "batch" or "service"; did you mean "service"?',
-            id="class",
-        ),
-        pytest.param("class = 'batch'\n", "unknown option here; it belongs in [[pods]]", id="class-outside-a-rule"),
     ],
 )
 def test_a_message_says_what_was_found_and_what_is_allowed(text: str, message: str) -> None:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
-from fnmatch import fnmatchcase
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cgpause.core.errors import PodLookupError
 from cgpause.core.lookup import find_pod, find_pods
@@ -144,18 +140,12 @@ def test_a_glob_means_all_pods_that_match(glob: str, namespace: str | None, name
         ("x*", "prod", "no pod matches 'x*' among the 1 of namespace 'prod' on this node (see: cgpause status)"),
         ("default/web", "prod", "among the 1 of namespace 'prod' on this node"),
         ("we", "prod", "no pod 'we'; the nearest is prod/web (all 1: cgpause status)"),
+        ("web", "empty", "among the 0 of namespace 'empty' on this node"),
     ],
 )
 def test_a_pod_of_another_namespace_is_none(ref: str, namespace: str | None, said: str) -> None:
     message = refusal(find_pods, ref, PODS, ROOT, namespace)
     assert said in message
-
-
-@given(st.text(alphabet="ab*?[]!-/", max_size=8))
-def test_a_glob_never_means_what_it_does_not_match(ref: str) -> None:
-    with suppress(PodLookupError):
-        for pod in find_pods(f"{ref}*", PODS, ROOT):
-            assert fnmatchcase(pod.label if "/" in ref else pod.name or pod.label, f"{ref}*")
 
 
 BATCH = (make_pod("33333333-0000-4000-8000-000000000001", "batch-7"), make_pod("4" * 32, "batch-7", "prod"))
@@ -197,8 +187,3 @@ def test_an_ambiguous_reference_lists_all_matches(ref: str, pods: tuple[Pod, ...
     assert first == f"{ref!r} matches {len(matches)} pods; name one of them:"
     assert [re.findall(r"\(uid (.*)\)", line) for line in listed] == [[pod.uid] for pod in matches]
     assert all(line.startswith("  ") for line in listed)
-
-
-def test_on_a_node_without_pods_nothing_matches() -> None:
-    with pytest.raises(PodLookupError, match="among the 0 on this node"):
-        find_pod("web", (), ROOT)

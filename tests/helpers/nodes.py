@@ -94,21 +94,10 @@ class Node:
     currents: dict[str, int] = field(default_factory=dict)
     at_ns: int = START_NS
     state: State = field(default_factory=State)
-    holds: dict[str, list[tuple[int, int | None]]] = field(default_factory=dict)
-    """Start and end time of each pause, per pod, by any owner; the end is None while the pod is paused."""
 
     def add(self, new: Pod, current: int = 1 << 20) -> Node:
-        self.pods[new.uid] = new
-        self.currents[new.uid] = current
-        self.holds.setdefault(new.uid, [])
-        if new.paused is not None:
-            self.holds[new.uid].append((new.paused.since_ns, None))
+        self.pods[new.uid], self.currents[new.uid] = new, current
         return self
-
-    def remove(self, name: str) -> None:
-        if self.pods[name].paused is not None:
-            self._end(name)
-        del self.pods[name], self.currents[name]
 
     def sample(self, used_pct: float) -> Sample:
         return sample(self.at_ns, used_pct, [PodUsage(self.currents[n], p) for n, p in self.pods.items()])
@@ -117,31 +106,15 @@ class Node:
         decision = decide(self.state, self.sample(used_pct), self.config)
         self.state = decision.state
         for action in decision.actions:
-            self.carry_out(action)
+            name = action.pod.uid
+            match action:
+                case Pause():
+                    self.pods[name] = replace(action.pod, paused=record(self.at_ns))
+                case Resume():
+                    self.pods[name] = replace(action.pod, paused=None)
+                case Sacrifice():
+                    self.pods[name], self.currents[name] = replace(action.pod, paused=None), 1 << 20
         return decision
-
-    def carry_out(self, action: Action) -> None:
-        name = action.pod.uid
-        match action:
-            case Pause():
-                self.pause(name, Owner.DAEMON)
-            case Resume():
-                self.resume(name)
-            case Sacrifice():
-                self.currents[name] = 1 << 20
-                self.resume(name)
-
-    def pause(self, name: str, owner: Owner, expires_ns: int | None = None) -> None:
-        self.pods[name] = replace(self.pods[name], paused=record(self.at_ns, owner, expires_ns=expires_ns))
-        self.holds[name].append((self.at_ns, None))
-
-    def resume(self, name: str) -> None:
-        self._end(name)
-        self.pods[name] = replace(self.pods[name], paused=None, distress=None)
-
-    def _end(self, name: str) -> None:
-        since_ns, _ = self.holds[name][-1]
-        self.holds[name][-1] = (since_ns, self.at_ns)
 
     def held(self) -> set[str]:
         return {name for name, p in self.pods.items() if p.paused is not None}

@@ -5,30 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from cgpause.offline.simulate.pods import MIB, Behaviour, Step, fill
+from cgpause.offline.simulate.pods import Behaviour, Step, fill
+from cgpause.offline.simulate.worker import Work
 
-
-def worker(
-    limit_bytes: int, *, seed: int, rounds: int = 5, unit_bytes: int = 4 * MIB, work_s: float = 0.1
-) -> Behaviour:
-    """Return the paper's container (lab/bed/worker.c): keep half its limit, grow by units to a random point, free."""
-
-    def run() -> Iterator[Step]:
-        random = Random(seed)
-        hold, overhead = limit_bytes / 2, MIB
-        yield fill(hold)
-        held = 0.0
-        for _ in range(rounds):
-            target = random.random() * (limit_bytes - overhead - hold)
-            yield Step(free_bytes=held)
-            held = 0.0
-            while held < target:
-                unit = min(unit_bytes, target - held)
-                yield fill(unit)
-                yield Step(cpu_s=work_s)
-                held += unit
-
-    return run
+WORK = Work(unit_s=0.5, page_s=2e-6)
+"""The work of the paper's job (`volatile`)."""
 
 
 def service(base_bytes: int, *, swing_bytes: int = 0, seed: int = 0, think_s: float = 2.0) -> Behaviour:
@@ -58,18 +39,3 @@ def cache_reader(anon_bytes: int, *, cache_bytes: int, swing_bytes: int = 0) -> 
             yield Step(free_bytes=swing_bytes, sleep_s=0.5)
 
     return run
-
-
-def idle(held_bytes: int) -> Behaviour:
-    """Return a container that takes some memory and sleeps for ever."""
-
-    def run() -> Iterator[Step]:
-        yield fill(held_bytes)
-        yield from _for_ever()
-
-    return run
-
-
-def _for_ever() -> Iterator[Step]:
-    while True:
-        yield Step(sleep_s=3600.0)

@@ -66,11 +66,6 @@ def test_a_container_may_take_its_first_memory_for_two_seconds(started_ns: int, 
     assert growth(50, started_ns=started_ns, ran_ns=ran_ns).may_take_first_memory() is may
 
 
-def test_a_pod_begins_without_peaks_and_drops() -> None:
-    begun = history((0, 50, POD))
-    assert (begun.last_peak, begun.highest_peak, begun.base) == (0, 0, None)
-
-
 def test_the_surge_is_counted_from_the_low() -> None:
     assert growth(50, low=20 * MIB).surge() == 30 * MIB
 
@@ -86,6 +81,8 @@ def test_the_usual_step_is_the_mean_of_the_steps_weighted_by_their_size() -> Non
 def test_the_first_look_shows_no_growth() -> None:
     first = history((0, 10, POD))
     assert first == growth(10)
+    assert (first.last_peak, first.highest_peak, first.base) == (0, 0, None)
+    assert (first.admitted, first.started_ns) == (True, 0), "a pod from before the daemon is no newcomer"
     assert learned((0, 10, POD)).moving == (PodUsage(10 * MIB, POD),)
 
 
@@ -205,10 +202,6 @@ def test_a_reading_in_a_pause_changes_no_average() -> None:
 # Pods that stand still
 
 
-def wobble(draw: st.DataObject, noise: int) -> int:
-    return draw.draw(st.integers(0, noise))
-
-
 @settings(max_examples=30)
 @given(st.data(), st.integers(2, 64), st.integers(1, 1000))
 def test_steps_within_the_charge_batches_of_all_cpus_are_never_growth(data: st.DataObject, cpus: int, mib: int) -> None:
@@ -218,7 +211,7 @@ def test_steps_within_the_charge_batches_of_all_cpus_are_never_growth(data: st.D
     at_ms = 0
     for _ in range(40):
         at_ms += data.draw(st.sampled_from([50, 1000, 2000, 600_000]))
-        usage = PodUsage(mib * MIB + wobble(data, noise), POD)
+        usage = PodUsage(mib * MIB + data.draw(st.integers(0, noise)), POD)
         growths = learn(growths, look(at_ms, usage, cpus=cpus))
         found = growths.pods[POD.cgroup]
         assert found.rate == 0
@@ -295,11 +288,6 @@ def test_after_a_pause_growth_starts_anew() -> None:
 
 
 # Newcomers
-
-
-def test_pods_that_were_there_before_the_daemon_are_no_newcomers() -> None:
-    assert history((0, 10, POD)).admitted
-    assert history((0, 10, POD)).started_ns == 0
 
 
 def test_a_pod_that_appears_later_is_a_newcomer() -> None:
@@ -408,10 +396,7 @@ def test_a_pod_that_stands_still_is_no_newcomer_when_another_container_of_it_sta
 def test_only_a_drop_within_five_seconds_of_a_change_is_a_restart(changed_ms: float, admitted: bool) -> None:
     seen = replace(JOB, changed_at_ns=START_NS + round(changed_ms * MS))
     assert after(growth(100), 6000, 5, seen).admitted is admitted
-
-
-def test_a_drop_of_a_pod_without_a_change_is_no_restart() -> None:
-    assert after(growth(100), 1000, 5, JOB).admitted
+    assert after(growth(100), 1000, 5, JOB).admitted, "its containers have not changed"
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 1000), st.booleans(), st.booleans()), max_size=20))

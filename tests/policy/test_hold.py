@@ -39,6 +39,8 @@ def followed(old: Stretch | None, made: Pod) -> Stretch | None:
 
 RUNNING, PAUSED = pod("a"), pod("a", paused=record(NOW))
 MANUAL = pod("a", paused=record(NOW, Owner.MANUAL))
+NEW = pod("a", settled_at_ns=NOW + 1)
+TOO_NEW, ITS_TURN = "too new: left alone for", "was paused long enough: runs for"
 RESUMED = Stretch(NOW - 10 * S, resumed_ns=NOW - 5 * S, resumed_by_policy=True)
 
 
@@ -73,31 +75,6 @@ def test_a_stretch_follows_the_pod(old: Stretch | None, made: Pod, expected: Str
     assert followed(old, made) == expected
 
 
-@pytest.mark.parametrize("kind", PodKind)
-def test_after_cgpause_resume_a_pod_runs_for_a_while(kind: PodKind) -> None:
-    held = pod("a", paused=record(NOW - 60 * S, Owner.MANUAL), kind=kind)
-    stretches = follow({}, (PodUsage(1, held),), NOW, HOLD)
-    running = replace(held, paused=None)
-    stretches = follow(stretches, (PodUsage(1, running),), NOW + S, HOLD)
-    assert must_run_s(running, stretches[CGROUP], NOW + S, HOLD) == 12
-
-
-@pytest.mark.parametrize(
-    ("ran_ns", "kept"),
-    [(12 * S - 1, True), (12 * S, False), (12 * S + 1, False)],
-    ids=["just-below", "at", "just-above"],
-)
-def test_a_stretch_ends_after_the_shortest_run(ran_ns: int, kept: bool) -> None:
-    old = Stretch(NOW - 100 * S, resumed_ns=NOW - ran_ns, resumed_by_policy=True)
-    assert followed(old, RUNNING) == (old if kept else None)
-
-
-def test_a_pod_in_which_no_program_runs_is_not_paused() -> None:
-    no_program = replace(pod("a"), no_program=True)
-    assert must_run_s(no_program, None, NOW, HOLD) == 0
-    assert must_run(no_program, None, NOW, HOLD) == "no program runs in it"
-
-
 def test_a_pod_that_vanished_is_forgotten() -> None:
     assert follow({CGROUP: Stretch(NOW)}, (), NOW, HOLD) == {}
 
@@ -113,10 +90,6 @@ def test_a_pause_ends_after_the_longest_time(kind: PodKind, longest_s: int, more
     assert is_spent(held, stretch, NOW, HOLD) is ends
     assert (end_ns(held, stretch, HOLD) <= NOW) is ends
     assert spent_text(held, HOLD) == f"paused for the longest time allowed ({longest_s} s)"
-
-
-def test_a_manual_pause_is_never_spent() -> None:
-    assert not is_spent(pod("a", paused=record(0, Owner.MANUAL)), Stretch(0), NOW, HOLD)
 
 
 @pytest.mark.parametrize(
@@ -142,12 +115,6 @@ def test_distress_and_new_protection_end_a_pause() -> None:
     assert must_end(pod("a", distress="dying"), NOW) is None
 
 
-def test_protection_and_distress_forbid_a_pause() -> None:
-    assert must_run(pod("a", protected="rule 1"), None, NOW, HOLD) == "protected: rule 1"
-    assert must_run(pod("a", distress="dying"), None, NOW, HOLD) == "dying"
-    assert must_run(pod("a"), None, NOW, HOLD) is None
-
-
 @pytest.mark.parametrize(
     ("kind", "hold", "seconds"),
     [
@@ -164,34 +131,30 @@ def test_the_longest_pause_depends_on_what_the_pod_does(kind: PodKind, hold: Hol
     assert STARTING_PAUSE_S == 18
 
 
-def test_a_pod_that_turns_out_to_be_batch_may_be_paused_for_longer() -> None:
-    held = pod("a", paused=record(NOW - 18 * S), kind=PodKind.STARTING)
-    stretch = Stretch(NOW - 18 * S)
-    assert is_spent(held, stretch, NOW, HOLD)
-    assert not is_spent(held, stretch, NOW - 1, HOLD)
-    assert not is_spent(replace(held, kind=PodKind.BATCH), stretch, NOW, HOLD)
-    assert is_spent(replace(held, kind=PodKind.SERVICE), stretch, NOW, HOLD)
-
-
-def test_a_pause_without_a_stretch_is_not_spent() -> None:
+def test_only_a_pause_by_the_daemon_with_a_stretch_is_ever_spent() -> None:
     assert not is_spent(pod("a", paused=record(0)), None, NOW, HOLD)
     assert not is_spent(pod("a"), Stretch(0), NOW, HOLD)
+    assert not is_spent(pod("a", paused=record(0, Owner.MANUAL)), Stretch(0), NOW, HOLD)
 
 
 @pytest.mark.parametrize(
-    ("made", "stretch", "seconds"),
+    ("made", "stretch", "seconds", "said"),
     [
-        pytest.param(pod("a", protected="rule 1"), None, math.inf, id="protected"),
-        pytest.param(pod("a", distress="dying"), None, math.inf, id="distress"),
-        pytest.param(pod("a", settled_at_ns=NOW + 3 * S // 2), None, 1.5, id="new"),
-        pytest.param(pod("a", settled_at_ns=NOW), None, None, id="settled"),
-        pytest.param(pod("a"), Stretch(NOW - 20 * S, NOW - 5 * S), 7, id="runs-for-min-run"),
-        pytest.param(pod("a"), Stretch(NOW - 14 * S, NOW - 5 * S), None, id="budget-left"),
-        pytest.param(pod("a"), Stretch(NOW - 20 * S), None, id="never-resumed"),
+        pytest.param(pod("a", protected="rule 1"), None, math.inf, "protected: rule 1", id="protected"),
+        pytest.param(pod("a", distress="dying"), None, math.inf, "dying", id="distress"),
+        pytest.param(replace(RUNNING, no_program=True), None, 0, "no program runs in it", id="no-program"),
+        pytest.param(replace(NEW, settled_at_ns=NOW + 3 * S // 2), None, 1.5, f"{TOO_NEW} 1.5 s more", id="new"),
+        pytest.param(replace(NEW, settled_at_ns=NOW), None, None, None, id="settled"),
+        pytest.param(RUNNING, Stretch(NOW - 20 * S, NOW - 5 * S), 7, f"{ITS_TURN} 7.0 s more", id="runs-for-min-run"),
+        pytest.param(RUNNING, Stretch(NOW - 14 * S, NOW - 5 * S), None, None, id="budget-left"),
+        pytest.param(RUNNING, Stretch(NOW - 20 * S), None, None, id="never-resumed"),
     ],
 )
-def test_how_long_a_pod_has_to_run(made: Pod, stretch: Stretch | None, seconds: float | None) -> None:
+def test_how_long_a_pod_has_to_run_and_why(
+    made: Pod, stretch: Stretch | None, seconds: float | None, said: str | None
+) -> None:
     assert must_run_s(made, stretch, NOW, HOLD) == seconds
+    assert must_run(made, stretch, NOW, HOLD) == said
 
 
 @pytest.mark.parametrize(
@@ -221,9 +184,6 @@ def test_a_pod_whose_budget_is_spent_runs_in_its_turn(kind: PodKind, stretch: St
     assert must_keep_running(pod("a", kind=kind), stretch, NOW, HOLD) is turn
 
 
-NEW = pod("a", settled_at_ns=NOW + 1)
-
-
 @pytest.mark.parametrize(
     ("made", "stretch", "only_new"),
     [
@@ -242,12 +202,6 @@ def test_pods_that_are_only_new_may_be_paused_where_nothing_else_helps(
     made: Pod, stretch: Stretch | None, only_new: bool
 ) -> None:
     assert is_only_new(made, stretch, NOW, HOLD) is only_new
-
-
-def test_what_is_said_of_a_pod_that_has_to_run() -> None:
-    assert must_run(replace(NEW, settled_at_ns=NOW + 2 * S), None, NOW, HOLD) == "too new: left alone for 2.0 s more"
-    both = must_run(replace(NEW, settled_at_ns=NOW), Stretch(NOW - 15 * S, NOW), NOW, HOLD)
-    assert both == "was paused long enough: runs for 12.0 s more"
 
 
 # --- a pod of unknown kind -----------------------------------------------------------------------------------------

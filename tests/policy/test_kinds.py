@@ -60,20 +60,16 @@ def test_a_workload_that_was_a_service_before_the_daemons_start_may_still_be_sta
 
 
 def test_a_workload_that_is_forgotten_is_as_new(kinds: Kinds) -> None:
+    kinds.note_batch("default/job")
     kinds.note_listening("default/web")
     for workload in (None, "default/other", "default/web"):
         kinds.forget(workload)
+    assert kinds.known() == {"default/job": False}
+    assert kinds.of_silent("default/web", FIRM_S) is PodKind.BATCH
+    assert kinds.of_silent("default/web", 0.0) is PodKind.STARTING, "a job is certainly batch"
+    kinds.forget("default/job")
     assert kinds.known() == {}
-    assert kinds.of_silent("default/web", 0.0) is PodKind.BATCH
-
-
-def test_a_workload_that_listened_once_stays_a_service(kinds: Kinds) -> None:
-    kinds.note_batch("default/web")
-    kinds.note_listening("default/web")
-    kinds.note_silent("default/web", FIRM_S)
-    kinds.note_batch("default/web")
-    assert not kinds.is_silent("default/web")
-    assert kinds.of_silent("default/other", 0.0) is PodKind.BATCH  # no kind is certain any more
+    assert kinds.of_silent("default/web", 0.0) is PodKind.BATCH, "none is, any more"
 
 
 def test_a_thousand_workloads_are_remembered_the_oldest_go_first(kinds: Kinds) -> None:
@@ -134,24 +130,6 @@ def test_what_is_known_is_a_copy_and_changes_only_with_something_new() -> None:
     assert (known["default/job"], kinds.known()["default/job"]) == (False, True)
 
 
-def test_what_is_certain_is_not_forgotten_for_a_pod_that_is_young(kinds: Kinds) -> None:
-    kinds.note_batch("default/job")
-    kinds.note_silent("default/job", 1.0)
-    kinds.note_listening("default/web")
-    kinds.note_silent("default/web", 1.0)
-    assert kinds.of_silent("default/job", 0.0) is PodKind.BATCH
-    assert not kinds.is_silent("default/web")
-    assert kinds.of_silent("default/web", 0.0) is PodKind.STARTING
-
-
-def test_a_workload_counts_as_batch_once_however_many_of_its_pods_have_ended(kinds: Kinds) -> None:
-    for _ in range(3):
-        kinds.note_batch("default/job")
-    assert kinds.of_silent("default/other", 0.0) is PodKind.STARTING
-    kinds.note_listening("default/job")
-    assert kinds.of_silent("default/other", 0.0) is PodKind.BATCH
-
-
 def test_pods_without_a_controller_teach_nothing(kinds: Kinds) -> None:
     kinds.note_listening(None)
     kinds.note_batch(None)
@@ -161,22 +139,3 @@ def test_pods_without_a_controller_teach_nothing(kinds: Kinds) -> None:
     assert kinds.of_silent(None, 0.0) is PodKind.BATCH
     kinds.note_batch("default/job")
     assert kinds.of_silent(None, FIRM_S) is PodKind.BATCH
-
-
-def test_what_is_forgotten_is_no_longer_certain(kinds: Kinds) -> None:
-    kinds.note_batch("default/job")
-    for number in range(999):
-        kinds.note_listening(f"default/web{number}")
-    assert kinds.of_silent("default/other", 0.0) is PodKind.STARTING
-    kinds.note_listening("default/web")
-    assert kinds.of_silent("default/other", 0.0) is PodKind.BATCH
-
-
-def test_a_service_that_is_forgotten_leaves_what_is_certain(kinds: Kinds) -> None:
-    kinds.note_listening("default/web")
-    for number in range(999):
-        kinds.note_silent(f"default/new{number}", 1.0)
-    kinds.note_batch("default/job")
-    assert kinds.of_silent("default/other", 0.0) is PodKind.STARTING
-    kinds.note_listening("default/job")
-    assert kinds.of_silent("default/other", 0.0) is PodKind.BATCH

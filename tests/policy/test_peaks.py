@@ -169,16 +169,12 @@ def test_a_pod_whose_name_came_late_leaves_its_peak() -> None:
 
 
 def test_the_controllers_of_pods_that_stay_are_kept() -> None:
-    other = replace(pod("other"), workload="default/other")
+    other, third = (replace(pod(name), workload=f"default/{name}") for name in ("other", "third"))
     growths = learn(Growths(), look(0, PodUsage(MIB, JOB), PodUsage(MIB, other)))
     assert growths.workloads == {POD.cgroup: "default/job", other.cgroup: "default/other"}
     assert learn(growths, look(1000, PodUsage(MIB, other))).workloads == {other.cgroup: "default/other"}
-    third = replace(pod("third"), workload="default/third")
-    assert set(learn(growths, look(1000, *[PodUsage(MIB, one) for one in (JOB, other, third)])).workloads) == {
-        POD.cgroup,
-        other.cgroup,
-        third.cgroup,
-    }
+    more = learn(growths, look(1000, *[PodUsage(MIB, one) for one in (JOB, other, third)])).workloads
+    assert more == {**growths.workloads, third.cgroup: "default/third"}
 
 
 def test_the_peaks_of_a_pod_are_those_of_its_workload() -> None:
@@ -189,25 +185,16 @@ def test_the_peaks_of_a_pod_are_those_of_its_workload() -> None:
 
 
 def test_the_last_16_peaks_of_a_workload_are_kept() -> None:
-    growths = learned((0, 10, JOB))
+    found = Peaks()
     for number in range(20):
-        growths = learn(growths, look(1000 + 2000 * number, PodUsage((100 + number) * MIB, JOB)))
-        growths = learn(growths, look(2000 + 2000 * number, PodUsage(10 * MIB, JOB)))
-    assert growths.peaks.known == {"default/job": tuple((100 + number) * MIB for number in range(4, 20))}
+        found = found.with_new([("default/job", number)])
+    assert found.known == {"default/job": tuple(range(4, 20))}
 
 
-def test_the_last_1000_workloads_are_kept() -> None:
-    def job(number: int) -> Pod:
-        return replace(POD, cgroup=CgroupId(f"kubepods/pod{number}", number), workload=f"default/job-{number}")
-
-    growths = Growths()
-    for number in range(1000):
-        growths = learn(growths, look(1000 * number, PodUsage(10 * MIB, job(number))))
-    growths = learn(growths, look(1_000_000))
-    assert len(growths.peaks.known) == 1000
-    # Seen again, so that this is no longer the workload seen longest ago.
-    growths = learn(learn(growths, look(1_001_000, PodUsage(10 * MIB, job(0)))), look(1_002_000))
-    growths = learn(learn(growths, look(1_003_000, PodUsage(10 * MIB, job(1000)))), look(1_004_000))
-    assert len(growths.peaks.known) == 1000
-    assert "default/job-1" not in growths.peaks.known
-    assert growths.peaks.known["default/job-0"] == (10 * MIB, 10 * MIB)
+def test_the_1000_workloads_that_left_a_peak_last_are_kept() -> None:
+    found = Peaks().with_new([(f"job-{number}", 1) for number in range(1000)])
+    assert len(found.known) == 1000
+    found = found.with_new([("job-0", 2), ("job-1000", 3)])
+    assert len(found.known) == 1000
+    assert "job-1" not in found.known
+    assert (found.known["job-0"], found.known["job-1000"]) == ((1, 2), (3,))

@@ -1,205 +1,79 @@
-"""Invariants of every decision, on random nodes with random histories; `explain` agrees with `decide`."""
+"""Invariants of every decision of both policies, at random moments; `explain` agrees with `decide`."""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import replace
 
 import pytest
+from helpers.moments import DECISIONS, HOLD, Moment, moments
 from helpers.nodes import MS, START_NS, Node, S, names, pod, record
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
-from cgpause.config.settings import Config, HoldConfig, HowPaused, WatermarkConfig
-from cgpause.core.model import Owner, Pause, Pod, PodKind, PodUsage, Policy, Result, Resume, Sacrifice
-from cgpause.policy.decide import Decision, State, decide, rank
+from cgpause.config.settings import Config, HowPaused, WatermarkConfig
+from cgpause.core.model import (
+    Freeze,
+    Mechanism,
+    Owner,
+    Pause,
+    Pod,
+    PodKind,
+    PodUsage,
+    Policy,
+    Result,
+    Resume,
+    Sacrifice,
+)
+from cgpause.policy.decide import State, decide, rank
 from cgpause.policy.explain import explain
 from cgpause.policy.peaks import Peaks
 from cgpause.policy.reserve import with_peaks
 from cgpause.policy.schedule import SLOW_NS
 
-MAX_PAUSE_S, MIN_RUN_S = 15, 12
-HOLD = HoldConfig(max_pause_s=MAX_PAUSE_S, min_run_s=MIN_RUN_S, settle_s=5)
 WATERMARK = Config(policy=Policy.WATERMARK)
-EXAMPLES = settings(max_examples=40, deadline=None)
-
-configs = st.builds(
-    Config,
-    policy=st.just(Policy.WATERMARK),
-    hold=st.just(HOLD),
-    watermark=st.builds(
-        WatermarkConfig,
-        upper_pct=st.just(90.0),
-        lower_pct=st.just(80.0),
-        interval_s=st.sampled_from([0.05, 1.0, 4.0]),
-        patience=st.integers(1, 3),
-        batch=st.integers(1, 3),
-        sacrifice=st.booleans(),
-    ),
-)
+MOMENTS = moments() | moments(Policy.WATERMARK)
 
 
-@dataclass(frozen=True)
-class Turn:
-    """One wake-up, early (PSI, inotify) or by the timer: the memory found, and an outside event before it."""
-
-    after_ms: int
-    used_pct: float
-    event: str
-    name: str
-
-
-NAMES = [f"pod{number}" for number in range(5)]
-EVENTS = [*[""] * 4, "distress", "vanish", "appear", "protect"]
-EVENTS += ["operator-resumes", "operator-pauses", "operator-pauses-for-3s"]
-
-turns = st.builds(
-    Turn,
-    after_ms=st.integers(1, 6000),
-    used_pct=st.sampled_from([60.0, 80.0, 85.0, 89.5, 90.0, 95.0, 95.0, 99.0]),
-    event=st.sampled_from(EVENTS),
-    name=st.sampled_from(NAMES),
-)
-histories = st.lists(turns, min_size=25, max_size=60)
-
-kinds = st.sampled_from(["plain", "plain", "plain", "protected", "manual", "adopted", "adopted-late"])
-
-
-@st.composite
-def nodes(draw: st.DrawFn) -> Node:
-    node = Node(draw(configs))
-    for name in NAMES:
-        kind = draw(kinds)
-        started = {
-            "protected": pod(name, protected="rule 1"),
-            "manual": pod(name, paused=record(START_NS - 100 * S, Owner.MANUAL)),
-            "adopted": pod(name, paused=record(START_NS - 3 * S)),
-            "adopted-late": pod(name, paused=record(START_NS - 100 * S)),
-        }.get(kind, pod(name))
-        node.add(started, draw(st.integers(1, 5)) << 20)
-    return node
-
-
-def happen(node: Node, turn: Turn) -> None:
-    """Apply a turn's outside event to the node; ignore an event that does not fit the pod's state."""
-    found = node.pods.get(turn.name)
-    if found is None:
-        if turn.event == "appear":
-            node.add(pod(turn.name, settled_at_ns=node.at_ns + 5 * S))
-        return
-    held_by = None if found.paused is None else found.paused.owner
-    match turn.event, held_by:
-        case "distress", Owner.DAEMON:
-            node.pods[turn.name] = replace(found, distress="it is being terminated")
-        case "vanish", _:
-            node.remove(turn.name)
-        case "protect", _:
-            node.pods[turn.name] = replace(found, protected="rule 2")
-        case "operator-resumes", Owner():
-            node.resume(turn.name)
-        case "operator-pauses", None:
-            node.pause(turn.name, Owner.MANUAL)
-        case "operator-pauses-for-3s", None:
-            node.pause(turn.name, Owner.MANUAL, node.at_ns + 3 * S)
-
-
-def check_decision(node: Node, decision: Decision) -> None:
-    """Check the invariants of one decision, on the node as it was before."""
-    touched = [action.pod.uid for action in decision.actions]
-    assert len(touched) == len(set(touched)), "one pod, one action"
+@DECISIONS
+@given(MOMENTS)
+def test_nobody_is_touched_who_must_not_be_and_each_pause_that_must_end_ends(moment: Moment) -> None:
+    decision, config = moment.decide(), moment.config
+    is_reserve = config.policy is Policy.RESERVE
+    touched = [action.pod for action in decision.actions]
+    assert len({pod.uid for pod in touched}) == len(touched), "one pod, one action"
     for action in decision.actions:
-        before = node.pods[action.pod.uid]
-        assert action.pod == before
+        pod, paused = action.pod, action.pod.paused
         assert action.reason
         match action:
             case Pause():
-                assert before.protected is None
-                assert before.distress is None
-                assert before.paused is None
-                assert node.at_ns >= before.settled_at_ns
+                assert (paused, pod.protected, pod.distress) == (None, None, None)
+                assert (pod.spared_until_ns if is_reserve else pod.settled_at_ns) <= START_NS
+            case Freeze():
+                assert paused is not None
+                assert paused.owner is Owner.DAEMON
+                assert paused.mechanism is Mechanism.THROTTLE
             case Sacrifice():
-                assert before.protected is None
-                assert before.paused is not None
-                assert before.paused.owner is Owner.DAEMON
-                assert node.config.watermark.sacrifice
+                assert (config.reserve if is_reserve else config.watermark).sacrifice
+                assert pod.protected is None
+                assert paused.owner is Owner.DAEMON if paused is not None else is_reserve
+                assert pod.settled_at_ns <= START_NS
             case Resume():
-                assert before.paused is not None
-                expires_ns = before.paused.expires_ns
-                expired = expires_ns is not None and node.at_ns >= expires_ns
-                assert expired or before.paused.owner is Owner.DAEMON
-    ended = set(names(decision.actions, Resume)) | set(names(decision.actions, Sacrifice))
-    for name, found in node.pods.items():
-        if found.paused is None:
-            continue
-        if found.paused.owner is Owner.DAEMON and (found.distress or found.protected):
-            assert name in ended, "distress and protection end a pause at once"
-        if found.paused.expires_ns is not None and node.at_ns >= found.paused.expires_ns:
-            assert name in ended, "an expired pause ends"
+                assert paused is not None
+                assert paused.owner is Owner.DAEMON or paused.expires_ns == START_NS, "it is the operator's"
+    resumed = [action.pod for action in decision.actions if isinstance(action, Resume)]
+    for _, pod in moment.sample.pods:
+        if pod.paused is not None and (pod.distress or pod.protected or pod.paused.expires_ns == START_NS):
+            assert pod in resumed
     assert 0 < decision.next_sample_ns <= SLOW_NS
 
 
-def play(node: Node, history: list[Turn]) -> None:
-    """Run a history; the node wakes for the decision's next sample at the latest, or earlier by an event."""
-    for turn in history:
-        happen(node, turn)
-        decision = decide(node.state, node.sample(turn.used_pct), node.config)
-        check_decision(node, decision)
-        node.state = decision.state
-        for action in decision.actions:
-            node.carry_out(action)
-        node.at_ns += min(turn.after_ms * MS, decision.next_sample_ns)
-
-
-@EXAMPLES
-@given(nodes(), histories)
-def test_every_decision_keeps_the_rules_and_each_pause_has_exactly_one_restore(node: Node, history: list[Turn]) -> None:
-    play(node, history)
-    for name in list(node.held()):  # the daemon's shutdown, and an operator's `resume --all`
-        node.resume(name)
-    for intervals in node.holds.values():
-        assert all(end_ns is not None and since_ns <= end_ns for since_ns, end_ns in intervals)
-        assert all(one[1] is not None and one[1] <= other[0] for one, other in pairwise(intervals))
-
-
-def quiet(history: list[Turn]) -> list[Turn]:
-    """Return the history without operators' events, because their pauses may last for ever."""
-    return [replace(turn, event="" if turn.event.startswith("operator") else turn.event) for turn in history]
-
-
-def holds_by_daemon(node: Node) -> list[list[tuple[int, int]]]:
-    return [[(since, node.at_ns if end is None else end) for since, end in spans] for spans in node.holds.values()]
-
-
-@st.composite
-def fresh_nodes(draw: st.DrawFn) -> Node:
-    """Return a node of plain pods only, with no pause from before the first decision."""
-    node = Node(draw(configs))
-    for name in NAMES:
-        node.add(pod(name), draw(st.integers(1, 5)) << 20)
-    return node
-
-
-@EXAMPLES
-@given(fresh_nodes(), histories)
-def test_a_stretch_of_pauses_is_bounded_and_three_probes_in_a_row_never_fall_into_pauses(
-    node: Node, history: list[Turn]
-) -> None:
-    """Kubernetes' default liveness probe asks every 10 s and kills at the third failure."""
-    play(node, quiet(history) * 3)
-    for spans in holds_by_daemon(node):
-        start_ns: int | None = None
-        for number, (since_ns, end_ns) in enumerate(spans):
-            ran_ns = None if number == 0 else since_ns - spans[number - 1][1]
-            if start_ns is None or ran_ns is None or ran_ns >= MIN_RUN_S * S:
-                start_ns = since_ns
-            # All pauses not separated by a full run share one budget.
-            assert end_ns - start_ns <= MAX_PAUSE_S * S
-        for phase_ns in range(0, 10 * S, S // 4):
-            missed = 0
-            for at_ns in range(START_NS + phase_ns, node.at_ns, 10 * S):
-                missed = missed + 1 if any(since <= at_ns < end for since, end in spans) else 0
-                assert missed < 3
+@DECISIONS
+@given(MOMENTS)
+def test_a_decision_depends_on_its_inputs_only_and_leaves_them_alone(moment: Moment) -> None:
+    kept = copy.deepcopy(moment)
+    first = moment.decide()
+    assert moment == kept
+    assert kept.decide() == first == moment.decide()
 
 
 @pytest.mark.parametrize("no_program", [False, True])
@@ -215,25 +89,12 @@ def test_a_pod_in_which_no_program_runs_does_not_hinder_the_last_resort(no_progr
     assert bool(killed) is no_program
 
 
-@EXAMPLES
-@given(nodes(), histories)
-def test_a_decision_depends_on_its_inputs_only_and_leaves_them_alone(node: Node, history: list[Turn]) -> None:
-    play(node, history)
-    state, sample = node.state, node.sample(history[-1].used_pct)
-    kept = copy.deepcopy(state)
-    first = decide(state, sample, node.config)
-    assert state == kept
-    assert decide(kept, copy.deepcopy(sample), node.config) == first == decide(state, sample, node.config)
-
-
-@EXAMPLES
-@given(nodes(), histories)
-def test_explain_says_something_for_each_pod_and_agrees_with_decide(node: Node, history: list[Turn]) -> None:
-    play(node, history)
-    sample = node.sample(history[-1].used_pct)
-    decision, verdicts = explain(node.state, sample, node.config)
-    assert decision == decide(node.state, sample, node.config)
-    assert [verdict.usage for verdict in verdicts] == rank(sample.pods)
+@DECISIONS
+@given(moments(Policy.WATERMARK))
+def test_explain_says_something_for_each_pod_and_agrees_with_decide(moment: Moment) -> None:
+    decision, verdicts = explain(moment.state, moment.sample, moment.config)
+    assert decision == moment.decide()
+    assert [verdict.usage for verdict in verdicts] == rank(moment.sample.pods)
 
     actions = {action.pod.uid: action for action in decision.actions}
     ranked = [verdict for verdict in verdicts if verdict.rank is not None]
@@ -247,6 +108,8 @@ def test_explain_says_something_for_each_pod_and_agrees_with_decide(node: Node, 
                 assert f"rank {verdict.rank} of {len(ranked)}" in verdict.text
             case Resume():
                 assert verdict.text == f"would resume: {action.reason}"
+            case Freeze():
+                assert verdict.text == f"would freeze: {action.reason}"
             case Sacrifice():
                 assert verdict.text.startswith("would kill its containers")
             case None:
@@ -265,7 +128,7 @@ def test_pods_are_ranked_by_ascending_memory_and_equals_keep_their_order() -> No
     ("blocked", "blocked_ms"),
     [
         pytest.param(pod("a", settled_at_ns=START_NS + 300 * MS), 300, id="settling"),
-        pytest.param(pod("a", paused=record(START_NS - (MAX_PAUSE_S * S))), 12_000, id="has-to-run-first"),
+        pytest.param(pod("a", paused=record(START_NS - (15 * S))), 12_000, id="has-to-run-first"),
     ],
 )
 def test_a_pod_that_may_soon_be_paused_is_looked_at_in_time(blocked: Pod, blocked_ms: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cgpause.config.settings import Config, PodClass, PodRule, ProtectConfig
@@ -14,17 +16,6 @@ STATIC = "b1f4499cb83e8ce3e7de136e9e81cb0d"
 WEB = PodName("default", "web")
 BURSTABLE, GUARANTEED, BEST_EFFORT = QosClass.BURSTABLE, QosClass.GUARANTEED, QosClass.BEST_EFFORT
 ALLOW_ALL = ProtectConfig(namespaces=(), static_pods=False, guaranteed=False)
-
-
-def rule(
-    match: str,
-    *,
-    protect: bool | None = None,
-    class_: PodClass | None = None,
-    priority: int | None = None,
-    qos: tuple[QosClass, ...] = (),
-) -> PodRule:
-    return PodRule(match=match, protect=protect, class_=class_, priority=priority, qos=qos)
 
 
 def reason(
@@ -45,34 +36,24 @@ def test_an_ordinary_pod_may_be_paused(qos: QosClass) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "words"),
+    ("facts", "words", "can_be_turned_off"),
     [
-        pytest.param(reason(name=PodName("kube-system", "dns")), "kube-system", id="kube-system"),
-        pytest.param(reason(uid=STATIC), "static pod", id="static-pod"),
-        pytest.param(reason(qos=GUARANTEED), "Guaranteed", id="guaranteed"),
-        pytest.param(reason(name=None), "name is unknown", id="unnamed"),
-        pytest.param(reason(opt_outs=("user.oomd_omit",)), "user.oomd_omit", id="oomd_omit"),
-        pytest.param(reason(opt_outs=("user.oomd_avoid",)), "user.oomd_avoid", id="oomd_avoid"),
-        pytest.param(reason(holds_us=True), "cgpause itself", id="our-own"),
+        pytest.param({"name": PodName("kube-system", "dns")}, "kube-system", True, id="kube-system"),
+        pytest.param({"uid": STATIC}, "static pod", True, id="static-pod"),
+        pytest.param({"qos": GUARANTEED}, "Guaranteed", True, id="guaranteed"),
+        pytest.param({"name": None}, "name is unknown", True, id="unnamed"),
+        pytest.param({"opt_outs": ("user.oomd_omit",)}, "user.oomd_omit", False, id="oomd_omit"),
+        pytest.param({"opt_outs": ("user.oomd_avoid",)}, "user.oomd_avoid", False, id="oomd_avoid"),
+        pytest.param({"holds_us": True}, "cgpause itself", False, id="our-own"),
     ],
 )
-def test_defaults_protect(found: str | None, words: str) -> None:
-    assert found is not None
-    assert words in found
-
-
-@pytest.mark.parametrize(
-    ("uid", "qos", "name"),
-    [
-        (STATIC, BURSTABLE, WEB),
-        (UUID, GUARANTEED, WEB),
-        (UUID, BURSTABLE, None),
-        (UUID, BURSTABLE, PodName("kube-system", "dns")),
-    ],
-    ids=["static", "guaranteed", "unnamed", "kube-system"],
-)
-def test_each_default_can_be_turned_off(uid: str, qos: QosClass, name: PodName | None) -> None:
-    assert reason(uid, qos, name, Config(protect=ALLOW_ALL)) is None
+def test_defaults_protect_and_nothing_allows_touching_ourselves_or_what_root_marked(
+    facts: dict[str, Any], words: str, can_be_turned_off: bool
+) -> None:
+    assert words in str(reason(**facts))
+    assert (reason(**facts, config=Config(protect=ALLOW_ALL)) is None) is can_be_turned_off
+    if not can_be_turned_off:
+        assert words in str(reason(**facts, config=Config(protect=ALLOW_ALL, pods=(PodRule("*/*", protect=False),))))
 
 
 def test_a_pod_that_is_critical_for_the_node_is_protected_unless_a_rule_allows_a_pause() -> None:
@@ -81,18 +62,18 @@ def test_a_pod_that_is_critical_for_the_node_is_protected_unless_a_rule_allows_a
         return protection(uid=UUID, qos=qos, name=WEB, opt_outs=(), holds_us=False, config=config, node_critical=True)
 
     assert found(BURSTABLE) == found(BEST_EFFORT) == "critical for the node (oom_score_adj -997)"
-    assert found(BURSTABLE, rule("*/*", protect=False)) is None
+    assert found(BURSTABLE, PodRule("*/*", protect=False)) is None
     assert found(GUARANTEED) is None, "kubelet gives every Guaranteed pod the same value"
 
 
 def test_a_rule_that_allows_wins_over_the_defaults() -> None:
-    config = Config(pods=(rule("kube-system/dns", protect=False),))
+    config = Config(pods=(PodRule("kube-system/dns", protect=False),))
     assert reason(STATIC, GUARANTEED, PodName("kube-system", "dns"), config) is None
     assert reason(name=PodName("kube-system", "other"), config=config) is not None
 
 
 def test_the_first_rule_that_matches_wins() -> None:
-    config = Config(pods=(rule("default/web", protect=False), rule("default/*", protect=True)))
+    config = Config(pods=(PodRule("default/web", protect=False), PodRule("default/*", protect=True)))
     assert reason(config=config) is None
     found = reason(name=PodName("default", "db"), config=config)
     assert found == "rule 2 ([[pods]] match = 'default/*')"
@@ -103,7 +84,7 @@ def test_the_first_rule_that_matches_wins() -> None:
     [pytest.param(BURSTABLE, False, id="named-class"), pytest.param(BEST_EFFORT, True, id="another-class")],
 )
 def test_a_rule_for_some_classes_leaves_the_others_to_the_next(qos: QosClass, protected: bool) -> None:
-    config = Config(pods=(rule("*/*", protect=False, qos=(BURSTABLE,)), rule("*/*", protect=True)))
+    config = Config(pods=(PodRule("*/*", protect=False, qos=(BURSTABLE,)), PodRule("*/*", protect=True)))
     assert (reason(qos=qos, config=config) is not None) is protected
 
 
@@ -119,12 +100,12 @@ def test_a_rule_for_some_classes_leaves_the_others_to_the_next(qos: QosClass, pr
     ],
 )
 def test_rules_are_globs_on_namespace_and_name(match: str, matches: bool) -> None:
-    assert (reason(config=Config(pods=(rule(match, protect=True),))) is not None) is matches
+    assert (reason(config=Config(pods=(PodRule(match, protect=True),))) is not None) is matches
 
 
 OPT_IN = Config(
     protect=ProtectConfig(all=True, namespaces=()),
-    pods=(rule("team/*", class_=PodClass.BATCH), rule("batch/*", protect=False)),
+    pods=(PodRule("team/*", class_=PodClass.BATCH), PodRule("batch/*", protect=False)),
 )
 
 
@@ -148,23 +129,13 @@ def test_namespaces_are_globs() -> None:
     assert reason(config=config) is None
 
 
-@pytest.mark.parametrize("protects", [{"holds_us": True}, {"opt_outs": ("user.oomd_omit",)}], ids=["our-own", "xattr"])
-def test_no_rule_allows_touching_ourselves_or_what_root_marked(protects: dict[str, object]) -> None:
-    config = Config(protect=ALLOW_ALL, pods=(rule("*/*", protect=False),))
-    assert reason(config=config) is None
-    assert (
-        protection(uid=UUID, qos=BURSTABLE, name=WEB, config=config, **{"opt_outs": (), "holds_us": False, **protects})  # type: ignore[arg-type] # a row of the table
-        is not None
-    )
-
-
 @pytest.mark.parametrize(
     ("config", "protected"),
     [
         pytest.param(Config(), True, id="a-namespace-is-protected"),
         pytest.param(Config(protect=ProtectConfig(namespaces=())), False, id="nothing-depends-on-names"),
         pytest.param(
-            Config(protect=ProtectConfig(namespaces=()), pods=(rule("a/b", protect=False),)), True, id="a-rule-does"
+            Config(protect=ProtectConfig(namespaces=()), pods=(PodRule("a/b", protect=False),)), True, id="a-rule-does"
         ),
     ],
 )
@@ -183,10 +154,10 @@ def test_without_rules_the_kernel_decides_on_the_class_and_nobody_has_priority()
 def test_for_each_of_the_three_the_first_rule_that_sets_it_wins() -> None:
     config = Config(
         pods=(
-            rule("default/web", priority=7),
-            rule("other/*", protect=True, class_=PodClass.SERVICE, priority=8),
-            rule("default/*", class_=PodClass.BATCH, priority=9),
-            rule("*/*", protect=True, class_=PodClass.SERVICE),
+            PodRule("default/web", priority=7),
+            PodRule("other/*", protect=True, class_=PodClass.SERVICE, priority=8),
+            PodRule("default/*", class_=PodClass.BATCH, priority=9),
+            PodRule("*/*", protect=True, class_=PodClass.SERVICE),
         )
     )
     assert priority(BURSTABLE, WEB, config) == 7
@@ -195,31 +166,31 @@ def test_for_each_of_the_three_the_first_rule_that_sets_it_wins() -> None:
 
 
 def test_a_rule_that_does_not_decide_protection_leaves_it_to_the_defaults() -> None:
-    config = Config(pods=(rule("*/*", class_=PodClass.BATCH, priority=1),))
+    config = Config(pods=(PodRule("*/*", class_=PodClass.BATCH, priority=1),))
     assert reason(config=config) is None
     assert reason(qos=GUARANTEED, config=config) == "QoS class Guaranteed (protect.guaranteed)"
     assert reason(name=PodName("kube-system", "dns"), config=config) == "namespace kube-system (protect.namespaces)"
 
 
 def test_auto_ends_the_search_for_a_class() -> None:
-    config = Config(pods=(rule("default/web", class_=PodClass.AUTO), rule("*/*", class_=PodClass.SERVICE)))
+    config = Config(pods=(PodRule("default/web", class_=PodClass.AUTO), PodRule("*/*", class_=PodClass.SERVICE)))
     assert pod_class(BURSTABLE, WEB, config) is PodClass.AUTO
     assert pod_class(BURSTABLE, PodName("default", "db"), config) is PodClass.SERVICE
 
 
 def test_a_priority_of_zero_ends_the_search_for_one() -> None:
-    config = Config(pods=(rule("default/web", priority=0), rule("*/*", priority=-3)))
+    config = Config(pods=(PodRule("default/web", priority=0), PodRule("*/*", priority=-3)))
     assert [priority(BURSTABLE, name, config) for name in (WEB, PodName("default", "db"))] == [0, -3]
 
 
 def test_class_and_priority_can_be_for_some_classes_of_qos_only() -> None:
-    config = Config(pods=(rule("*/*", class_=PodClass.BATCH, priority=-1, qos=(BEST_EFFORT,)),))
+    config = Config(pods=(PodRule("*/*", class_=PodClass.BATCH, priority=-1, qos=(BEST_EFFORT,)),))
     assert [pod_class(qos, WEB, config) for qos in (BEST_EFFORT, BURSTABLE)] == [PodClass.BATCH, PodClass.AUTO]
     assert [priority(qos, WEB, config) for qos in (BEST_EFFORT, BURSTABLE)] == [-1, 0]
 
 
 def test_a_pod_without_a_name_matches_no_rule() -> None:
-    config = Config(protect=ALLOW_ALL, pods=(rule("*/*", protect=True, class_=PodClass.BATCH, priority=5),))
+    config = Config(protect=ALLOW_ALL, pods=(PodRule("*/*", protect=True, class_=PodClass.BATCH, priority=5),))
     assert pod_class(BURSTABLE, None, config) is PodClass.AUTO
     assert priority(BURSTABLE, None, config) == 0
     assert reason(name=None, config=config) == "its name is unknown while rules depend on names"
@@ -234,7 +205,7 @@ def with_word(config: Config, word: OwnWord | None = OwnWord.PROTECT, name: PodN
 
 
 OWN = "its own word (CGPAUSE=protect)"
-ALLOW = PodRule(match="default/*", protect=False)
+ALLOW = PodRule("default/*", protect=False)
 
 
 @pytest.mark.parametrize(
@@ -244,16 +215,14 @@ ALLOW = PodRule(match="default/*", protect=False)
         pytest.param(Config(protect=ProtectConfig(own_word=False)), None, id="not-heeded"),
         pytest.param(Config(pods=(ALLOW,)), OWN, id="declines-what-a-rule-allows"),
         pytest.param(Config(protect=ProtectConfig(all=True), pods=(ALLOW,)), OWN, id="keeps-out-of-an-allow-list"),
+        pytest.param(Config(pods=(PodRule("default/*", protect=False, own_word=False),)), None, id="rule-ends-it"),
         pytest.param(
-            Config(pods=(PodRule(match="default/*", protect=False, own_word=False),)), None, id="rule-ends-it"
-        ),
-        pytest.param(
-            Config(pods=(PodRule(match="*/*", own_word=True),), protect=ProtectConfig(own_word=False)),
+            Config(pods=(PodRule("*/*", own_word=True),), protect=ProtectConfig(own_word=False)),
             OWN,
             id="rule-heeds-it",
         ),
         pytest.param(
-            Config(pods=(PodRule(match="default/*", protect=True),)),
+            Config(pods=(PodRule("default/*", protect=True),)),
             "rule 1 ([[pods]] match = 'default/*')",
             id="a-rule-that-protects-is-named-first",
         ),
@@ -273,7 +242,7 @@ def test_no_word_allows_a_pause(word: OwnWord | None) -> None:
 @pytest.mark.parametrize("ruled", [None, *PodClass])
 @pytest.mark.parametrize("word", [None, *OwnWord])
 def test_a_word_gives_a_class_only_where_no_rule_does(word: OwnWord | None, ruled: PodClass | None) -> None:
-    config = Config() if ruled is None else Config(pods=(PodRule(match="*/*", class_=ruled),))
+    config = Config() if ruled is None else Config(pods=(PodRule("*/*", class_=ruled),))
     found = pod_class(BURSTABLE, WEB, config, word)
     if ruled in (PodClass.BATCH, PodClass.SERVICE):
         assert found is ruled

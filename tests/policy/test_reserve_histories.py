@@ -6,19 +6,18 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
-from helpers.simpods import cache_reader, idle, service, worker
+from helpers.simpods import WORK, cache_reader, service
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from lab.measure.policy_loads import leak
 
 from cgpause.config.settings import Config, HoldConfig, HowPaused, ReserveConfig
 from cgpause.core.clock import NS_PER_S
-from cgpause.core.model import PodKind, QosClass, Sample
+from cgpause.core.model import PodKind, QosClass
 from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import MIB, Probe, SimPod
+from cgpause.offline.simulate.worker import volatile
 from cgpause.policy import schedule
-from cgpause.policy.decide import Decision, State
-from cgpause.policy.explain import explain
 
 MAX_PAUSE_S, BATCH_MAX_PAUSE_S, MIN_RUN_S = 15.0, 60.0, 12.0
 HOLD = HoldConfig(max_pause_s=MAX_PAUSE_S, batch_max_pause_s=BATCH_MAX_PAUSE_S, min_run_s=MIN_RUN_S, settle_s=5)
@@ -42,12 +41,12 @@ def sim_pods(draw: st.DrawFn, number: int) -> SimPod:
     limit = draw(MEMORY_MIB) * MIB
     kind = draw(st.sampled_from(["worker", "worker", "leaker", "service", "service", "cache", "idle", "unlimited"]))
     behaviour = {
-        "worker": worker(limit, seed=number, rounds=1000, unit_bytes=limit // 8, work_s=0.5),
+        "worker": volatile(limit, limit // 8, 1000, number, WORK),
         "leaker": leak(limit - MIB, draw(st.integers(1, 20)) * MIB),
         "service": service(limit // 2, swing_bytes=limit // 2 - MIB, seed=number),
         "cache": cache_reader(limit // 4, cache_bytes=limit, swing_bytes=limit // 4),
-        "idle": idle(limit // 10),
-        "unlimited": worker(limit, seed=number, rounds=1000, unit_bytes=limit // 8, work_s=0.5),
+        "idle": leak(limit // 10, 1e9),
+        "unlimited": volatile(limit, limit // 8, 1000, number, WORK),
     }[kind]
     is_service = kind == "service"
     return SimPod(
@@ -113,30 +112,3 @@ def test_pauses_end_in_time_and_spare_who_is_protected(node: SimNode) -> None:
             assert pod.worst_missed_in_a_row < 3
         for stretch in stretches(node, pod):
             assert stretch[-1][1] - stretch[0][0] <= (MAX_PAUSE_S + TICK_S if is_service else batch_bound_s)
-
-
-@HISTORIES
-@given(sim_nodes())
-def test_batch_pods_take_turns_one_at_a_time(node: SimNode) -> None:
-    """If these pods ran together, none of them stoppable, they would fill the node at once."""
-    daemon = node.daemon
-    assert daemon is not None
-
-    def count_turns(sample: Sample, state: State, _: Decision) -> None:
-        _, verdicts = explain(state, sample, daemon.config)
-        killed = {pod.name for pod in node.pods if pod.restarts}
-        turns = [
-            verdict.usage.pod.uid
-            for verdict in verdicts
-            if verdict.place is not None
-            and not verdict.place.stoppable
-            and verdict.usage.pod.kind is PodKind.BATCH
-            and verdict.usage.pod.protected is None
-            and verdict.usage.pod.paused is None
-            and verdict.usage.pod.settled_at_ns <= sample.at_ns
-            and verdict.usage.pod.uid not in killed  # a killed pod runs through its restart beside any other
-        ]
-        assert len(turns) <= 1
-
-    daemon.observe = count_turns
-    node.run(300)

@@ -105,12 +105,6 @@ def test_memory_that_outlives_the_containers_is_no_reason_to_kill_them(shmem_mib
     assert node.does()[killed] == "sacrifice"
 
 
-def test_no_pod_is_killed_if_all_that_there_is_outlives_it() -> None:
-    node = tight()
-    node.pods[0] = PodUsage(300 * MIB, replace(node.pods[0].pod, shmem_bytes=296 * MIB))
-    assert node.does() == {}
-
-
 def test_what_was_killed_is_remembered_with_what_it_held() -> None:
     node = tight().add("b", 100, claim=50, paused_s=1, cpu_usage_usec=1000, shmem_bytes=30 * MIB, reclaimable_bytes=MIB)
     assert node.decide().state.reserve.killed == {node.pods[1].pod.cgroup: 70 * MIB}

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from math import inf
 
 import pytest
 from helpers.nodes import START_NS, S
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cgpause.core.model import Headroom, Sample
 from cgpause.policy.decide import Decision, State
@@ -90,31 +87,6 @@ def test_a_clock_that_stands_still_gives_no_rate(at_ns: int) -> None:
 
 def test_a_limit_of_nothing_is_looked_at_often() -> None:
     assert interval_ns(FillRate(), sampled(Headroom(TOTAL, TOTAL, 0, 0)), 0) == FAST
-
-
-headrooms = st.builds(
-    Headroom,
-    st.integers(1, 1 << 45),
-    st.integers(0, 1 << 45),
-    st.none() | st.integers(0, 1 << 45),
-    st.integers(0, 1 << 45),
-)
-
-
-@given(st.lists(st.tuples(st.integers(0, 100 * S), headrooms), min_size=1, max_size=8), st.floats(1, 100))
-def test_interval_stays_within_its_bounds_whatever_happened(
-    history: list[tuple[int, Headroom]], threshold_pct: float
-) -> None:
-    rate = FillRate()
-    for at_ns, headroom in history:
-        rate = learn(rate, at_ns, headroom)
-        assert rate.bytes_per_s >= 0
-        assert FAST <= interval_ns(rate, sampled(headroom), headroom.left_below_bytes(threshold_pct)) <= SLOW
-
-
-def test_less_room_never_means_a_longer_interval() -> None:
-    intervals = [interval_ns(FillRate(), sampled(node(pct)), node(pct).left_below_bytes(90)) for pct in range(101)]
-    assert all(later <= earlier for earlier, later in pairwise(intervals))
 
 
 # What the daemon does between two decisions
