@@ -18,15 +18,8 @@ BURSTABLE = "kubepods.slice/kubepods-burstable.slice"
 
 def make_pod(uid: str, name: str | None, namespace: str = "default") -> Pod:
     path = f"{BURSTABLE}/kubepods-burstable-pod{uid.replace('-', '_')}.slice"
-    return Pod(
-        cgroup=CgroupId(path, 1),
-        uid=uid,
-        qos=QosClass.BURSTABLE,
-        namespace=None if name is None else namespace,
-        name=name,
-        memory_max_bytes=None,
-        protected=None,
-    )
+    namespace_of = None if name is None else namespace
+    return Pod(CgroupId(path, 1), uid, QosClass.BURSTABLE, namespace_of, name, None, None)
 
 
 WEB = make_pod("0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b", "web")

@@ -10,6 +10,7 @@ from cgpause.core.model import CgroupId, Headroom, Pod, PodKind, PodUsage, Sampl
 from cgpause.policy.decide import Decision, State, decide
 from cgpause.policy.explain import explain
 from cgpause.policy.growth import Growth, Growths
+from cgpause.policy.hold import Stretch
 from cgpause.policy.peaks import Peaks
 from cgpause.policy.reserve import ReserveState, ReserveStep, left_bytes, observe, step
 from helpers.nodes import MIB, MS, START_NS, S, growth, pod, record
@@ -35,6 +36,7 @@ class Node:
         self.pods: list[PodUsage] = []
         self.growths: dict[CgroupId, Growth] = {}
         self.peaks: dict[str, tuple[int, ...]] = {}
+        self.stretches: dict[CgroupId, Stretch] = {}
         known = ReserveState(sampled_at_ns=NOW - 5 * MS, idle_cpus=1.0)
         self.memory = known._replace(**memory)  # type: ignore[arg-type] # the caller has the fields' types
         self.limit_kills = 0
@@ -81,7 +83,7 @@ class Node:
     def state(self) -> State:
         """Return the state 5 ms before the sample: too short a time to change any rate."""
         growths = Growths(self.growths, NOW - 5 * MS, NOW - S, peaks=Peaks(self.peaks))
-        return State(reserve=self.memory._replace(growths=growths))
+        return State(self.stretches, reserve=self.memory._replace(growths=growths))
 
     def left(self) -> float:
         """Return the bytes that are left if every pod takes all it may."""

@@ -68,18 +68,13 @@ def test_loads_made_to_let_it_lose_end_no_worse_than_without_control(name: str) 
     seeds = MORE_SEEDS if name == "waiting" else SEEDS
     none = [run(ADVERSARIES[name].node(seed), None, seed) for seed in seeds]
     reserve = [run(ADVERSARIES[name].node(seed), Config(), seed) for seed in seeds]
+    assert none[0].kills > 0 or name == "idle", "with `idle`, a policy that claims limits waits for ever"
     assert sum(one.kills for one in reserve) <= sum(one.kills for one in none)
     for without, with_it in zip(none, reserve, strict=True):
         assert set(without.finished_names) <= set(with_it.finished_names)
     # Summed over all seeds: one run of `keepers` takes 35 s and the next 135 s, throttled and frozen.
     allowed_s = sum(1.5 * one.total_s + PATIENCE_S for one in none)
     assert sum(one.total_s for one in reserve) <= allowed_s
-
-
-@pytest.mark.parametrize("name", [name for name in ADVERSARIES if name != "idle"])
-def test_without_control_these_loads_overfill_the_node(name: str) -> None:
-    """Otherwise the test above would prove nothing. (With `idle`, a policy that claims limits waits for ever.)"""
-    assert run(ADVERSARIES[name].node(SEED), None, SEED).kills > 0
 
 
 @pytest.mark.parametrize("cpus", [2, 64])

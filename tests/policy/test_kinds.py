@@ -135,7 +135,6 @@ def test_pods_without_a_controller_teach_nothing(kinds: Kinds) -> None:
     kinds.note_batch(None)
     kinds.note_silent(None, FIRM_S)
     kinds.note_silent(None, 1.0)
-    assert not kinds.is_silent(None)
-    assert kinds.of_silent(None, 0.0) is PodKind.BATCH
+    assert kinds.known() == {}
     kinds.note_batch("default/job")
     assert kinds.of_silent(None, FIRM_S) is PodKind.BATCH

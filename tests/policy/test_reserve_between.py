@@ -129,8 +129,8 @@ def test_memory_is_tight_if_growing_pods_may_take_more_than_there_is(claim: floa
     idle = Node(free=900).add("a", 50, claim=claim).add("b", 50, claim=claim)
     assert not idle.decide().tight, "pods that stand still"
     stretch = Stretch(NOW - 20 * S, NOW - S, resumed_by_policy=True)
-    lately = State({usage.pod.cgroup: stretch for usage in node.pods}, reserve=node.state().reserve)
-    assert decide(lately, node.sample(), CONFIG).tight is tight, "pods that were paused lately"
+    node.stretches = {usage.pod.cgroup: stretch for usage in node.pods}
+    assert node.decide().tight is tight, "pods that were paused lately"
 
 
 def test_a_watermark_has_its_own_closeness() -> None:

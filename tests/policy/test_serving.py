@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cgpause.core.model import PodUsage
 from cgpause.policy.demand import Basis, Demand
-from cgpause.policy.serving import Growing, Served, place_of, serve, way
+from cgpause.policy.serving import Served, place_of, serve, way
 
 NOW = START_NS + 100 * S
 
@@ -167,16 +167,6 @@ def test_steps_at_random_times_do_not_all_come_at_once() -> None:
     # The means add up to 4 MiB and twice the deviation to 40 MiB, where the sum of the steps would be far more.
     assert running(1 + 44, small, *demands) == "Fabcd"
     assert running(1 + 43.9, small, *demands) == "Fabc"
-
-
-def test_growth_is_the_sum_of_the_means_and_of_the_variances() -> None:
-    growing = Growing()
-    for deviation in (3.0, 4.0):
-        one = want("a", 99, need=1, deviation=deviation)
-        after = growing.bytes_with(one)
-        growing.add(one, after)
-        assert growing.bytes == after
-    assert growing.bytes == pytest.approx((2 + 2 * 5.0) * MIB)
 
 
 def test_needs_within_noise_run_always() -> None:
