@@ -18,13 +18,7 @@ from hypothesis import strategies as st
 from cgpause.config.load import load_config, parse_config
 from cgpause.config.options import Option, all_entries, entries, header
 from cgpause.config.render import render_config, toml
-from cgpause.config.settings import (
-    Config,
-    HowPaused,
-    PodClass,
-    PodRule,
-    ThrottleConfig,
-)
+from cgpause.config.settings import Config, HowPaused, PodClass, PodRule, ThrottleConfig
 from cgpause.core.model import CpuMax, Policy, QosClass
 
 REPO = Path(__file__).parents[2]
@@ -102,13 +96,6 @@ def test_values_have_the_types_their_fields_declare() -> None:
 def test_sections_give_the_kernel_values_they_stand_for() -> None:
     assert CpuMax(2000, 100_000) == ThrottleConfig(quota_us=2000).cpu_max
     assert ThrottleConfig(quota_us=2000).cpus == 0.02
-
-
-def test_inline_tables_and_dotted_keys_mean_the_same_as_sections() -> None:
-    sections = "[watermark]\nbatch = 5\n[[pods]]\nmatch = 'a/b'\nprotect = true\n"
-    inline = "watermark.batch = 5\npods = [{match = 'a/b', protect = true}]\n"
-
-    assert parse_config(sections, "test.toml") == parse_config(inline, "test.toml")
 
 
 # --- Limits -----------------------------------------------------------------------------------------------------------

@@ -138,8 +138,9 @@ def test_a_surge_without_rest_repeats_itself_as_the_labs_service_does() -> None:
     assert cycle == [next(steps) for _ in range(25)]
 
 
-def test_a_hold_that_ends_in_a_back_off_is_one_silence_with_it() -> None:
+def test_a_silence_lasts_until_a_container_has_started_and_pauses_in_it_are_part_of_it() -> None:
     assert silences([(0, 10), (15, 20), (20, 30)], [(8, 11), (12, 13), (25, 26)]) == [7, 0, 1]
+    assert silences([(0, 10), (15, 40), (50, 52)], [], starts_s=5) == [10, 12]
 
 
 def test_services_are_placed_where_least_is_requested() -> None:
@@ -178,7 +179,3 @@ def test_probes_of_a_service_that_still_starts_fail(delay_s: float, killed: bool
     )
     assert (outcome.probe_kills > 0) == killed
     assert (outcome.probes_missed > 0) == killed
-
-
-def test_the_silence_after_a_kill_lasts_until_the_next_container_has_started() -> None:
-    assert silences([(0, 10), (15, 40), (50, 52)], [], starts_s=5) == [10, 12]

@@ -11,14 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgpause.core.model import Pod, PodKind, PodUsage
-from cgpause.policy.growth import (
-    CHARGE_BATCH_BYTES,
-    Growth,
-    Growths,
-    large_bytes,
-    noise_bytes,
-    worthwhile_bytes,
-)
+from cgpause.policy.growth import CHARGE_BATCH_BYTES, Growth, Growths, large_bytes, noise_bytes, worthwhile_bytes
 from cgpause.policy.learn import FLOW_S, FORGOTTEN_RATE, _weights, learn
 
 BATCH = replace(POD, kind=PodKind.BATCH)

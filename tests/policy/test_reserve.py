@@ -11,13 +11,7 @@ from helpers.nodes import Node as Played
 from helpers.reserving import CONFIG, NOW, SACRIFICE, Node
 
 from cgpause.config.settings import ThrottleConfig
-from cgpause.core.model import (
-    Mechanism,
-    Pause,
-    PodKind,
-    PodUsage,
-    Resume,
-)
+from cgpause.core.model import Mechanism, Pause, PodKind, PodUsage, Resume
 from cgpause.policy.reserve import end_shortage, grantable_bytes, observe
 
 # Headroom if every pod takes its claim

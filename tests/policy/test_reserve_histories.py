@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
+from unittest import mock
 
-import pytest
 from helpers.simpods import WORK, cache_reader, service
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -21,18 +20,6 @@ from cgpause.policy import schedule
 
 MAX_PAUSE_S, BATCH_MAX_PAUSE_S, MIN_RUN_S = 15.0, 60.0, 12.0
 HOLD = HoldConfig(max_pause_s=MAX_PAUSE_S, batch_max_pause_s=BATCH_MAX_PAUSE_S, min_run_s=MIN_RUN_S, settle_s=5)
-HISTORIES = settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])
-"""Settings without shrinking, because minutes of simulated time would take minutes to shrink."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def sampled_rarely() -> Iterator[None]:
-    """Lengthen the shortest sampling interval: nodes simulate quickly, and the bounds are tested hard."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(schedule, "FAST_NS", NS_PER_S // 2)
-        yield
-
-
 MEMORY_MIB = st.integers(20, 300)
 
 
@@ -93,10 +80,12 @@ def stretches(node: SimNode, pod: SimPod) -> list[list[tuple[float, float]]]:
     return found
 
 
-@settings(HISTORIES, max_examples=24)
+@settings(max_examples=24, deadline=None, derandomize=True, phases=[Phase.generate])  # to shrink would take minutes
 @given(sim_nodes())
 def test_pauses_end_in_time_and_spare_who_is_protected(node: SimNode) -> None:
-    node.run(600)
+    # Samples are rarer than a daemon's: nodes simulate quickly, and the bounds are tested hard.
+    with mock.patch.object(schedule, "FAST_NS", NS_PER_S // 2):
+        node.run(600)
     # Batch pods at the end of their longest pause take turns, one at a time, so the bound grows with their number.
     batch_bound_s = BATCH_MAX_PAUSE_S + len(node.all_pods) * (MIN_RUN_S + TICK_S)
     for pod in node.all_pods:

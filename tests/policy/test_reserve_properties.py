@@ -10,11 +10,7 @@ from helpers.nodes import START_NS, S
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpause.core.model import (
-    Pause,
-    Resume,
-    Sacrifice,
-)
+from cgpause.core.model import Pause, Resume, Sacrifice
 from cgpause.offline.simulate.pods import MIB
 from cgpause.policy.decide import decide
 from cgpause.policy.demand import ACTIVE_S, Terms, demand
