@@ -146,6 +146,9 @@ def test_only_a_pause_by_the_daemon_with_a_stretch_is_ever_spent() -> None:
         pytest.param(replace(NEW, settled_at_ns=NOW + 3 * S // 2), None, 1.5, f"{TOO_NEW} 1.5 s more", id="new"),
         pytest.param(replace(NEW, settled_at_ns=NOW), None, None, None, id="settled"),
         pytest.param(RUNNING, Stretch(NOW - 20 * S, NOW - 5 * S), 7, f"{ITS_TURN} 7.0 s more", id="runs-for-min-run"),
+        pytest.param(
+            replace(NEW, settled_at_ns=NOW), Stretch(NOW - 15 * S, NOW), 12, f"{ITS_TURN} 12.0 s more", id="not-new"
+        ),
         pytest.param(RUNNING, Stretch(NOW - 14 * S, NOW - 5 * S), None, None, id="budget-left"),
         pytest.param(RUNNING, Stretch(NOW - 20 * S), None, None, id="never-resumed"),
     ],
@@ -215,6 +218,7 @@ def test_a_stretch_remembers_that_the_kind_was_not_known() -> None:
         assert followed(known, replace(PAUSED, kind=kind)) == known
     assert followed(Stretch(NOW - S), starting) == known
     assert followed(None, replace(PAUSED, kind=PodKind.BATCH)) == Stretch(NOW)
+    assert followed(None, replace(MANUAL, kind=PodKind.STARTING)) == Stretch(NOW), "that is not a pause by the daemon"
     assert followed(None, replace(RUNNING, kind=PodKind.STARTING)) is None
 
 
