@@ -1,10 +1,10 @@
 """Measures what daemons that watch memory cost a node: `python3 -m lab.measure.cost idle|pressure` prints JSON.
 
-It runs in the guest. Each daemon runs alone as a service, with a kubepods tree of sleeping pods that do not listen: while memory is
-plentiful, or while the use of kubepods varies between 84 and 93 % of its limit and MemAvailable stays just above the
-level at which other daemons begin to kill. The result has the CPU time and memory of the daemon's cgroup and the number
-of its wake-ups: the kernel's nr_wakeups, for which the guest needs `schedstats=enable`. (Voluntary context switches
-also count each wait for a lock.)
+It runs in the guest. Each daemon runs alone as a service, with a kubepods tree of sleeping pods that do not listen:
+while memory is plentiful, or while the use of kubepods varies between 84 and 93 % of its limit and MemAvailable stays
+just above the level at which other daemons begin to kill. The result has the CPU time and memory of the daemon's cgroup
+and the number of its wake-ups: the kernel's nr_wakeups, for which the guest needs `schedstats=enable`. (Voluntary
+context switches also count each wait for a lock.)
 """
 
 from __future__ import annotations
@@ -212,8 +212,8 @@ class Node:
     def __init__(self, tree: Kubepods, pods: int) -> None:
         self.tree = tree
         self._loads = 0
-        # Not the sandbox's program: a pod with nothing else has no program. Each has its own network, as in Kubernetes: on
-        # the host's network a pod counts as listening after one check, and these are checked again and again.
+        # Not the sandbox's program: a pod with nothing else has no program. Each has its own network, as in Kubernetes:
+        # on the host's network a pod counts as listening after one check, and these are checked again and again.
         sleeper = ["unshare", "--net", "sleep", "infinity"]
         for number in range(pods):
             spec = _spec(f"sleeper-{number}")

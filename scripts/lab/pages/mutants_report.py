@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.measure.mutants_reasons import REASONS
-from lab.pages.report import Report
+from lab.pages.report import Report, row_of
 
 GOAL_PCT = 85
 
@@ -16,7 +15,10 @@ def pct(killed: int, tried: int) -> float:
 
 
 def render(results: dict[str, Any]) -> str:
-    """Return the report as Markdown; `results` is the content of mutants.json: one run for each module."""
+    """Return the report as Markdown; `results` is the content of mutants.json: one run for each module.
+
+    Each survivor there has its `reason`, which is typed by hand; `lab.measure.mutants` keeps it.
+    """
     runs = results["runs"]
     lines = [
         "# Mutants that unit tests kill",
@@ -30,20 +32,25 @@ def render(results: dict[str, Any]) -> str:
         "",
         "| module | mutants | tried | killed | | commit |",
         "|---|---|---|---|---|---|",
+        *map(_row, runs),
+        "",
+        "## Survivors",
+        "",
+        "Each with the reason why no test asks for it.",
     ]
-    lines += [
-        f"| {run['module']} | {run['mutants']} | {run['tried']} | {run['killed']} "
-        f"| {pct(run['killed'], run['tried']):.0f} % | {run['commit']}, {run['date']} |"
-        for run in runs
-    ]
-    lines += ["", "## Survivors", "", "Each with the reason why no test asks for it."]
     for run in runs:
         if run["survivors"]:
             lines += ["", f"### {run['module']}", ""]
         for one in run["survivors"]:
-            reason = REASONS.get(run["module"], {}).get(f"{one['before']} -> {one['after']}", "**no reason yet**")
+            reason = one.get("reason", "**no reason yet**")
             lines.append(f"- Line {one['line']}: {_code(one['before'])} became {_code(one['after'])}: {reason}")
     return "\n".join([*lines, ""])
+
+
+def _row(run: dict[str, Any]) -> str:
+    share = f"{pct(run['killed'], run['tried']):.0f} %"
+    counts = (run[name] for name in ("module", "mutants", "tried", "killed"))
+    return row_of([*counts, share, f"{run['commit']}, {run['date']}"])
 
 
 def _code(text: str) -> str:
