@@ -21,26 +21,10 @@ BACKPORTS = "-backports"
 # linux-image-cloud: no hardware drivers to probe, and its initrd is small.
 KERNEL = "linux-image-cloud-amd64"
 PACKAGES = (
-    "attr",
-    "dbus",
-    "initramfs-tools",
-    "iproute2",
-    "kmod",
-    KERNEL,
-    "mount",
-    "openssh-server",
-    "procps",
-    "python3",
+    *("attr", "dbus", "initramfs-tools", "iproute2", "kmod", KERNEL, "mount", "openssh-server", "procps", "python3"),
     # Dependencies of cgpause's Debian package: the guest has no network.
-    "python3-click",
-    "python3-psutil",
-    "python3-rich",
-    "python3-shellingham",
-    "python3-typing-extensions",
-    "python3-venv",
-    "systemd",
-    "systemd-sysv",
-    "udev",
+    *("python3-click", "python3-psutil", "python3-rich", "python3-shellingham", "python3-typing-extensions"),
+    *("python3-venv", "systemd", "systemd-sysv", "udev"),
 )
 
 # The peers of the experiment, on the host's own Debian. Each is installed from its Debian package, and runs only on
@@ -72,17 +56,8 @@ DPKG_OPTIONS = (
 )
 
 UNUSED_MODULES = (
-    "aesni_intel",
-    "ata_piix",
-    "button",
-    "crct10dif_pclmul",
-    "evdev",
-    "ghash_clmulni_intel",
-    "kvm",
-    "kvm_amd",
-    "kvm_intel",
-    "powernow_k8",
-    "psmouse",
+    *("aesni_intel", "ata_piix", "button", "crct10dif_pclmul", "evdev", "ghash_clmulni_intel", "kvm"),
+    *("kvm_amd", "kvm_intel", "powernow_k8", "psmouse"),
 )
 
 # Shell hook, run before the packages come; $1 is the folder of the root. A listed initrd boots faster than one for
@@ -193,50 +168,19 @@ LINKS = {
 
 # Each of these costs boot time or disturbs a measurement, and is not needed here.
 MASKED = (
-    "apt-daily-upgrade.timer",
-    "apt-daily.timer",
-    "dev-hugepages.mount",
-    "dev-mqueue.mount",
-    "dpkg-db-backup.timer",
-    "e2scrub_all.timer",
-    "e2scrub_reap.service",
-    "fstrim.timer",
-    "getty.target",
-    "kmod-static-nodes.service",
-    "ldconfig.service",
-    "modprobe@dm_mod.service",
-    "modprobe@loop.service",
-    "nohang-desktop.service",
-    "podman-auto-update.service",
-    "podman-auto-update.timer",
-    "podman-restart.service",
-    "podman.socket",
-    "proc-sys-fs-binfmt_misc.automount",
-    "prometheus.service",
-    "serial-getty@ttyS0.service",
-    "sys-fs-fuse-connections.mount",
-    "sys-kernel-config.mount",
-    "systemd-ask-password-console.path",
-    "systemd-ask-password-wall.path",
-    "systemd-binfmt.service",
-    "systemd-boot-system-token.service",
-    "systemd-firstboot.service",
-    "systemd-hwdb-update.service",
-    "systemd-journal-catalog-update.service",
-    "systemd-journal-flush.service",
-    "systemd-logind.service",
-    "systemd-machine-id-commit.service",
-    "systemd-pcrphase-sysinit.service",
-    "systemd-pcrphase.service",
-    "systemd-pstore.service",
-    "systemd-random-seed.service",
-    "systemd-repart.service",
-    "systemd-sysusers.service",
-    "systemd-tmpfiles-clean.timer",
-    "systemd-update-done.service",
-    "systemd-update-utmp-runlevel.service",
-    "systemd-update-utmp.service",
-    "systemd-user-sessions.service",
+    *("apt-daily-upgrade.timer", "apt-daily.timer", "dev-hugepages.mount", "dev-mqueue.mount"),
+    *("dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service", "fstrim.timer", "getty.target"),
+    *("kmod-static-nodes.service", "ldconfig.service", "modprobe@dm_mod.service", "modprobe@loop.service"),
+    *("nohang-desktop.service", "podman-auto-update.service", "podman-auto-update.timer"),
+    *("podman-restart.service", "podman.socket", "proc-sys-fs-binfmt_misc.automount", "prometheus.service"),
+    *("serial-getty@ttyS0.service", "sys-fs-fuse-connections.mount", "sys-kernel-config.mount"),
+    *("systemd-ask-password-console.path", "systemd-ask-password-wall.path", "systemd-binfmt.service"),
+    *("systemd-boot-system-token.service", "systemd-firstboot.service", "systemd-hwdb-update.service"),
+    *("systemd-journal-catalog-update.service", "systemd-journal-flush.service", "systemd-logind.service"),
+    *("systemd-machine-id-commit.service", "systemd-pcrphase-sysinit.service", "systemd-pcrphase.service"),
+    *("systemd-pstore.service", "systemd-random-seed.service", "systemd-repart.service"),
+    *("systemd-sysusers.service", "systemd-tmpfiles-clean.timer", "systemd-update-done.service"),
+    *("systemd-update-utmp-runlevel.service", "systemd-update-utmp.service", "systemd-user-sessions.service"),
 )
 
 # No journal: a crash loses the disk anyway. Complete initialisation, so that the guest has none to do.
