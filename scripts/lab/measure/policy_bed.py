@@ -9,19 +9,21 @@ which is the best that any policy could reach. The presets have 2 to 32 CPUs. No
 from __future__ import annotations
 
 import argparse
+import itertools
+import resource
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from cgpause.config.settings import Config
 from cgpause.offline.parallel import cpus, do_all
-from cgpause.offline.simulate.load import Load
+from cgpause.offline.simulate.load import Jobs, Load, Machine
 from cgpause.offline.simulate.presets import PRESETS
 from cgpause.offline.simulate.run import Outcome, simulate
 from cgpause.offline.simulate.workload import JobsOptions, NodesOptions, WorkloadOptions, make_load
 from lab.bed.frame import print_result
-from lab.measure.policy_hour import hour
 from lab.measure.policy_loads import ADVERSARIES, STARTING_CPUS, starting
 from lab.measure.policy_node import run
 from lab.measure.policy_noise import NOISE_CPUS, noise
@@ -62,6 +64,13 @@ WAITING: Final = {
 WAITING_PAGE_US: Final = 2.0
 """Time to touch a page: a core touches 2.2 GiB/s."""
 WAITING_IDLE_S: Final = 10.0
+
+HOUR_NODES: Final = 1000
+HOUR_PODS: Final = 100
+"""Pods on each node of the simulated hour."""
+GOAL_S: Final = 120.0
+"""Longest CPU time of the simulated hour, in seconds."""
+_HOUR: Final = Machine(capacity_bytes=64 << 30, cpus=16, page_s=1.7e-6, charged_bytes=300 << 10, make_s=0.2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,35 +153,40 @@ def tasks(seeds: Sequence[int]) -> list[Task]:
     """Return all runs of the bed."""
     sizes = [(count, PRESET_START_S) for count in CPUS]
     sizes += [(count, start_s) for start_s in SLOW_START_S for count in SLOW_CPUS]
-    more = load_seeds(seeds)
+    presets = itertools.product(NAMES, sizes, ARMS, seeds)
+    others = [("waiting", name, count) for name, (_, count, _) in WAITING.items()]
+    others += [("adversaries", name, one.node(seeds[0]).cpus) for name, one in ADVERSARIES.items()]
+    others += [("starting", "starting", count) for count in STARTING_CPUS]
     return [
+        *(Task("presets", name, arm, count, seed, start_s) for name, (count, start_s), arm, seed in presets),
         *(
-            Task("presets", name, arm, count, seed, start_s)
-            for name in NAMES
-            for count, start_s in sizes
-            for arm in ARMS
-            for seed in seeds
-        ),
-        *(
-            Task("waiting", name, arm, count, seed)
-            for name, (_, count, _) in WAITING.items()
+            Task(part, name, arm, count, seed)
+            for part, name, count in others
             for arm in (NONE, RESERVE)
-            for seed in more
-        ),
-        *(
-            Task("adversaries", name, arm, one.node(seeds[0]).cpus, seed)
-            for name, one in ADVERSARIES.items()
-            for arm in (NONE, RESERVE)
-            for seed in more
-        ),
-        *(
-            Task("starting", "starting", arm, count, seed)
-            for count in STARTING_CPUS
-            for arm in (NONE, RESERVE)
-            for seed in more
+            for seed in load_seeds(seeds)
         ),
         *(Task("noise", "noise", RESERVE, count, seeds[0]) for count in NOISE_CPUS),
     ]
+
+
+def hour() -> dict[str, Any]:
+    """Simulate an hour of a large cluster in one process: what the daemon's own decision costs a simulation.
+
+    The limits of the pods add up to 60 % of each node, and their memory moves every two minutes.
+    """
+    seconds, limit = 3600.0, _HOUR.capacity_bytes * 60 // 100 // HOUR_PODS
+    jobs = Jobs("steady", HOUR_PODS * HOUR_NODES, limit, limit // 8, 10_000, 0.2, 120.0, 100)
+    begun_s = time.process_time()
+    outcome = simulate(Load("hour", _HOUR, 1.0, (jobs,), HOUR_NODES, seconds), Config(), seed=1)
+    return {
+        "nodes": HOUR_NODES,
+        "pods": outcome.jobs,
+        "seconds": seconds,
+        "used_pct": round(outcome.used_mean_pct, 1),
+        "pauses": outcome.pauses,
+        "cpu_s": round(time.process_time() - begun_s, 1),
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
 
 
 def simulate_all(seeds: Sequence[int]) -> dict[str, Any]:

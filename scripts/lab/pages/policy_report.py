@@ -9,6 +9,8 @@ from typing import Any, Final, NamedTuple
 from lab.measure.experiment_results import percent
 from lab.measure.policy_bed import (
     CPUS,
+    GOAL_S,
+    HOUR_PODS,
     NAMES,
     NONE,
     PRESET_START_S,
@@ -20,7 +22,6 @@ from lab.measure.policy_bed import (
     WAITING_IDLE_S,
     WAITING_PAGE_US,
 )
-from lab.measure.policy_hour import GOAL_S, PODS
 from lab.measure.policy_loads import ADVERSARIES, STARTING
 from lab.measure.policy_noise import NOISE_PODS, SETTLED_S
 from lab.pages.report import Report, Run, group_by, table, total
@@ -158,54 +159,56 @@ def _urgent(cell: Cell) -> str:
     return "-" if cell.urgent is None else percent(cell.urgent, sign=True)
 
 
-def _adversaries(cells: Sequence[Cell]) -> list[str]:
-    rows = []
-    for cell in cells:
-        none, reserve = cell.none, cell.reserve
-        rows.append(
-            [
-                cell.name,
-                f"{total(none, 'kills'):.0f}",
-                f"{total(reserve, 'kills'):.0f}",
-                *(f"{total(arm, 'finished'):.0f} of {total(arm, 'jobs'):.0f}" for arm in (none, reserve)),
-                f"{total(none, 'total_s') / len(none):.0f}",
-                percent(cell.time, sign=True),
-                percent(max(a["total_s"] / b["total_s"] for a, b in zip(reserve, none, strict=True)) - 1, sign=True),
-                f"{max(run['longest_pause_s'] for run in reserve):.0f}",
-            ]
-        )
-    titles = ["load", "kills, none", "kills", "jobs done, none", "jobs done", "time, none, s", "time", "worst seed"]
-    return table([*titles, "longest pause, s"], rows, texts=1)
+Column = Callable[[Cell], object]
 
 
-def _waiting(cells: Sequence[Cell]) -> list[str]:
-    rows = [
-        [
-            cell.name,
-            *(f"{total(arm, 'restarts'):.0f}" for arm in (cell.none, cell.reserve)),
-            f"{total(cell.none, 'total_s') / len(cell.none):.0f}",
-            percent(cell.time, sign=True),
-            percent(cell.longest),
-        ]
-        for cell in cells
-    ]
-    titles = ["node and jobs", "restarts, none", "restarts", "time, none, s", "time", "longest pause"]
-    return table(titles, rows, texts=1)
+def _columns(first: str, cells: Sequence[Cell], columns: dict[str, Column]) -> list[str]:
+    """Return a table with a row for each cell, which begins with its name; `columns` has each figure by its title."""
+    rows = ([cell.name, *(figure(cell) for figure in columns.values())] for cell in cells)
+    return table([first, *columns], rows, texts=1)
 
 
-def _starting(cells: Sequence[Cell]) -> list[str]:
-    rows = [
-        [
-            cell.name,
-            *(f"{total(arm, 'probe_kills'):.0f}" for arm in (cell.none, cell.reserve)),
-            *(f"{max(run['longest_start_s'] for run in arm):.0f}" for arm in (cell.none, cell.reserve)),
-            *(f"{total(arm, 'kills'):.0f}" for arm in (cell.none, cell.reserve)),
-            percent(cell.time, sign=True),
-        ]
-        for cell in cells
-    ]
-    titles = ["node", "by probes, none", "by probes", "longest start, none, s", "longest start, s", "OOM kills, none"]
-    return table([*titles, "OOM kills", "time"], rows, texts=1)
+def _both(title: str, text: Callable[[Runs], str]) -> dict[str, Column]:
+    """Return the columns of a figure without and with the policy."""
+    return {f"{title}, none": lambda cell: text(cell.none), title: lambda cell: text(cell.reserve)}
+
+
+def _sum(name: str) -> Callable[[Runs], str]:
+    return lambda runs: f"{total(runs, name):.0f}"
+
+
+def _largest(name: str) -> Callable[[Runs], str]:
+    return lambda runs: f"{max(run[name] for run in runs):.0f}"
+
+
+def _worst_seed(cell: Cell) -> str:
+    pairs = zip(cell.reserve, cell.none, strict=True)
+    return percent(max(run["total_s"] / none["total_s"] for run, none in pairs) - 1, sign=True)
+
+
+_TIME: Final[dict[str, Column]] = {
+    "time, none, s": lambda cell: f"{total(cell.none, 'total_s') / len(cell.none):.0f}",
+    "time": lambda cell: percent(cell.time, sign=True),
+}
+_ADVERSARY_COLUMNS: Final = {
+    **_both("kills", _sum("kills")),
+    **_both("jobs done", lambda runs: f"{total(runs, 'finished'):.0f} of {total(runs, 'jobs'):.0f}"),
+    **_TIME,
+    "worst seed": _worst_seed,
+    "longest pause, s": lambda cell: _largest("longest_pause_s")(cell.reserve),
+}
+_WAITING_COLUMNS: Final = {
+    **_both("restarts", _sum("restarts")),
+    **_TIME,
+    "longest pause": lambda cell: percent(cell.longest),
+}
+_STARTING_COLUMNS: Final = {
+    **_both("by probes", _sum("probe_kills")),
+    "longest start, none, s": lambda cell: _largest("longest_start_s")(cell.none),
+    "longest start, s": lambda cell: _largest("longest_start_s")(cell.reserve),
+    **_both("OOM kills", _sum("kills")),
+    "time": _TIME["time"],
+}
 
 
 def _noise(runs: Runs) -> list[str]:
@@ -220,7 +223,7 @@ def _hour(cost: dict[str, Any]) -> list[str]:
     moves = f"with memory that moves every two minutes and is {cost['used_pct']:g} % of the nodes'"
     takes = f"takes {cost['cpu_s']:g} s of CPU time in one process ({goal}) and {cost['peak_mib']} MiB"
     decided = f"The daemon's own decision runs on every node ({cost['pauses']} pauses)."
-    return [f"An hour of {cost['nodes']} nodes with {PODS} pods each, {moves}, {takes}. {decided}"]
+    return [f"An hour of {cost['nodes']} nodes with {HOUR_PODS} pods each, {moves}, {takes}. {decided}"]
 
 
 def _noise_answer(runs: Runs) -> str:
@@ -303,13 +306,13 @@ def render(results: dict[str, Any]) -> str:
         "full within 0.1 s, before the daemon may pause a new pod, and then paused pods keep memory that others need.",
         "Pauses are shares of the load's time without control.",
         "",
-        *_waiting(waiting),
+        *_columns("node and jobs", waiting, _WAITING_COLUMNS),
         "",
         "## Loads made to let it lose",
         "",
         "Kills are OOM kills of the whole node. Times count until the last job has finished.",
         "",
-        *_adversaries(adversaries),
+        *_columns("load", adversaries, _ADVERSARY_COLUMNS),
         "",
         *table(["load", "pods"], [[f"`{name}`", one.words] for name, one in ADVERSARIES.items()], texts=2),
         "",
@@ -317,7 +320,7 @@ def render(results: dict[str, Any]) -> str:
         "",
         f"{STARTING}.",
         "",
-        *_starting(starting),
+        *_columns("node", starting, _STARTING_COLUMNS),
         "",
         "## Noise",
         "",
