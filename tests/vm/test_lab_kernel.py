@@ -81,9 +81,9 @@ def test_the_tree_is_as_kubelet_makes_it_and_cgpause_reads_it(parent: Path, tmp_
 
 def run_trial(arm: str, work: int) -> dict[str, Any]:
     """Run one short trial as `scripts/bench experiment` does; return its result."""
-    words = ["--setting", "kubepods", "--share", "4", "--oversub", "1.5", "--seed", "1", "--rounds", "1"]
-    words += ["--capacity-mib", "64", "--backoff-scale", "0.01", "--arm", arm, "--work", str(work)]
-    command = [sys.executable, "-m", "lab.bed.trial", "run", *words]
+    plan = {"setting": "kubepods", "share": 4, "oversubscription": 1.5, "arm": arm, "seed": 1, "work": work}
+    plan |= {"rounds": 1, "capacity_mib": 64, "backoff_scale": 0.01}
+    command = [sys.executable, "-m", "lab.bed.trial", "run", json.dumps(plan)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()

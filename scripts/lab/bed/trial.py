@@ -1,7 +1,7 @@
 """One trial of the paper's experiment (Kang & Yu 2024, section 6.2) on this machine: one arm on one load.
 
-    python -m lab.bed.trial calibrate --unit-cpu-ms N
-    python -m lab.bed.trial run --setting kubepods|node --share N --oversub RATIO --arm ARM --seed N --work N [...]
+    python -m lab.bed.trial calibrate UNIT_CPU_MS
+    python -m lab.bed.trial run PLAN              (the fields of `Plan` as a JSON object)
 
 It needs root and cgroup v2; the peers run only in the VM. In the setting `node` only the machine's own memory limits
 the jobs: a VM of 560M leaves them 384 MiB, the default capacity in the setting `kubepods`. It prints one JSON object on
@@ -15,14 +15,14 @@ requests (limit / oversubscription) fit; killed ones restart after kubelet's bac
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import json
 import mmap
 import platform
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +68,16 @@ class Plan:
     """Parameters of a trial."""
 
     setting: Setting
+    """Whose memory runs out."""
     share: int
+    """Capacity divided by a job's limit; one of JOBS."""
     oversubscription: float
+    """Limits of the jobs that run at once, divided by the capacity."""
     arm: str
     seed: int
+    """It decides the jobs' allocations."""
     work: int
+    """Iterations after each unit of memory; see `calibrate`."""
     capacity_mib: int = CAPACITY_MIB
     rounds: int = ROUNDS
     backoff_scale: float = BACKOFF_SCALE
@@ -228,14 +233,18 @@ def of_daemon(log: DaemonLog) -> dict[str, Any]:
     }
 
 
-def _calibrate(args: argparse.Namespace) -> dict[str, Any]:
-    return {"work": calibrate(ensure_program("worker"), args.unit_cpu_ms), "kernel": platform.release()}
+def speed(unit_cpu_ms: float) -> dict[str, Any]:
+    """Return the iterations of a worker that take `unit_cpu_ms` of CPU time on this machine, and its kernel."""
+    return {"work": calibrate(ensure_program("worker"), unit_cpu_ms), "kernel": platform.release()}
 
 
-def _run(args: argparse.Namespace) -> dict[str, Any]:
+def run_plan(plan: Plan) -> dict[str, Any]:
+    """Run a trial in a new slice and folder; return the object to print.
+
+    Raises:
+        LabError: this machine cannot run the trial, or the arm has no meaning in the setting.
+    """
     need_root()
-    args.setting = Setting(args.setting)
-    plan = Plan(**{field.name: getattr(args, field.name) for field in fields(Plan)})
     if plan.setting not in ARMS[plan.arm].settings:
         raise LabError(f"the arm {plan.arm} has no meaning in the setting {plan.setting}")
     worker = ensure_program("worker")
@@ -244,34 +253,17 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
         return run_trial(plan, parent, folder, worker)
 
 
-def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line; `args.do` of the result is the function to call."""
-    parser = argparse.ArgumentParser(prog="lab.bed.trial", description="One trial of the paper's experiment.")
-    actions = parser.add_subparsers(dest="action", required=True)
-    measure = actions.add_parser("calibrate", help="measure how many iterations take that long here")
-    measure.add_argument("--unit-cpu-ms", type=float, required=True, metavar="MS")
-    measure.set_defaults(do=_calibrate)
-    run = actions.add_parser("run", help="run one trial")
-    # The destinations are the fields of Plan.
-    run.add_argument("--setting", choices=list(Setting), required=True, help="whose memory runs out")
-    run.add_argument("--share", type=int, choices=list(JOBS), required=True, help="limit = capacity / share")
-    together = "limits of the jobs that run at once / capacity"
-    run.add_argument("--oversub", type=float, required=True, dest="oversubscription", help=together)
-    run.add_argument("--arm", choices=list(ARMS), required=True)
-    run.add_argument("--seed", type=int, required=True, help="for the jobs")
-    run.add_argument("--work", type=int, required=True, help="iterations after each unit; see calibrate")
-    run.add_argument("--capacity-mib", type=int, default=CAPACITY_MIB, help="(%(default)s)")
-    run.add_argument("--rounds", type=int, default=ROUNDS, help="times a job goes up and down (%(default)s)")
-    run.add_argument("--backoff-scale", type=float, default=BACKOFF_SCALE, help="of kubelet's seconds (%(default)s)")
-    run.add_argument("--timeout", type=float, default=TIMEOUT_S, dest="timeout_s", metavar="S", help="(%(default)s)")
-    run.set_defaults(do=_run)
-    return parser.parse_args(argv)
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    args = parse_arguments(argv)
-    return print_result("trial", lambda: args.do(args))
+    match argv:
+        case ["calibrate", unit_cpu_ms]:
+            return print_result("trial", lambda: speed(float(unit_cpu_ms)))
+        case ["run", text]:
+            values = json.loads(text)
+            plan = Plan(**{**values, "setting": Setting(values["setting"])})
+            return print_result("trial", lambda: run_plan(plan))
+    print(__doc__, file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

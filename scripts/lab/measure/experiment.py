@@ -18,6 +18,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from lab.measure.experiment_results import (
@@ -59,7 +60,7 @@ class Guest:
 
     def __init__(self, vm: Vm) -> None:
         self._vm = vm
-        answer = self._ask(["calibrate", "--unit-cpu-ms", str(UNIT_CPU_MS)], timeout=CALIBRATION_SECONDS)
+        answer = self._ask("calibrate", str(UNIT_CPU_MS), timeout=CALIBRATION_SECONDS)
         self.kernel: str = answer["kernel"]
         self.work: int = answer["work"]
 
@@ -69,13 +70,10 @@ class Guest:
         Raises:
             LabError: the trial failed or took too long, or the VM was lost.
         """
-        cell = trial.cell
-        words: list[object] = ["run", "--setting", cell.setting, "--share", cell.share]
-        words += ["--oversub", cell.oversubscription, "--arm", trial.arm, "--seed", trial.seed]
-        words += ["--work", work, "--timeout", TRIAL_SECONDS]
-        return self._ask([str(word) for word in words], timeout=TRIAL_HOST_SECONDS)
+        plan = {**asdict(trial.cell), "arm": trial.arm, "seed": trial.seed, "work": work, "timeout_s": TRIAL_SECONDS}
+        return self._ask("run", json.dumps(plan), timeout=TRIAL_HOST_SECONDS)
 
-    def _ask(self, words: Sequence[str], *, timeout: float) -> dict[str, Any]:
+    def _ask(self, *words: str, timeout: float) -> dict[str, Any]:
         done = self._vm.capture(["python3", "-m", "lab.bed.trial", *words], timeout=timeout)
         if done.returncode:
             said = "\n".join(done.stderr.strip().splitlines()[-20:])
