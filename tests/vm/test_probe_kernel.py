@@ -92,12 +92,14 @@ def test_services_that_are_held_again_and_again_never_miss_three_probes_in_a_row
 def test_what_a_frozen_pod_answers() -> None:
     """A frozen pod answers no HTTP and no exec probe; the kernel answers TCP. After the thaw the pod answers again."""
     states = [state for state in STATES if state.name in ("running", "frozen")]
-    asked = {(one.state, one.kind): one for one in run_liveness(4, states)}  # a slow one may take 1 s
+    answered = {
+        (one["state"], one["kind"]): one["answered"] for one in run_liveness(4, states)
+    }  # a slow one may take 1 s
 
-    assert all(asked["running", kind].answered for kind in ("http", "tcp", "exec"))
-    assert asked["frozen", "http"].answered == 0
-    assert asked["frozen", "exec"].answered == 0
-    assert asked["frozen", "tcp"].answered > 0
+    assert all(answered["running", kind] for kind in ("http", "tcp", "exec"))
+    assert answered["frozen", "http"] == 0
+    assert answered["frozen", "exec"] == 0
+    assert answered["frozen", "tcp"] > 0
 
 
 @pytest.mark.long

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -160,22 +161,13 @@ def read_usage(cgroup: Path) -> Usage:
 def read_memory(cgroup: Path) -> dict[str, float]:
     """Read the memory of the processes in a cgroup, and the memory charged to the cgroup, in MiB."""
     # These figures are exact; those of statm and status are not (proc(5)).
-    rollups = [parse_kib(Path(f"/proc/{pid}/smaps_rollup").read_text()) for pid in _pids(cgroup)]
+    rollups = "".join(Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in _pids(cgroup))
+    kib = {name: re.findall(rf"^{name}:\s+(\d+) kB$", rollups, re.MULTILINE) for name in ("Rss", "Pss")}
     return {
-        "rss_mib": round(sum(fields["Rss"] for fields in rollups) / 1024, 1),
-        "pss_mib": round(sum(fields["Pss"] for fields in rollups) / 1024, 1),
+        "rss_mib": round(sum(map(int, kib["Rss"])) / 1024, 1),
+        "pss_mib": round(sum(map(int, kib["Pss"])) / 1024, 1),
         "cgroup_mib": round(int((cgroup / "memory.current").read_text()) / MIB, 1),
     }
-
-
-def parse_kib(text: str) -> dict[str, int]:
-    """Return the `Name:  123 kB` lines of a file in /proc, as numbers of KiB by name."""
-    fields = {}
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) == 3 and words[2] == "kB":
-            fields[words[0].removesuffix(":")] = int(words[1])
-    return fields
 
 
 @dataclass(frozen=True, slots=True)

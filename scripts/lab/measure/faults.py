@@ -120,28 +120,15 @@ def make_cases(count: int, seed: int) -> list[Case]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """The values of a pod's cgroup that cgpause may write."""
-
-    cpu_max: str
-    burst: str
-    freeze: str
-    record: bytes | None
-
-
-def state_of(path: Path) -> State:
-    """Return the pod's present state."""
-    cpu_max, burst, freeze = (
-        (path / name).read_text().strip() for name in ("cpu.max", "cpu.max.burst", "cgroup.freeze")
-    )
+def state_of(path: Path) -> dict[str, str]:
+    """Return the values of a pod's cgroup that cgpause may write, with its record if it has one."""
+    state = {name: (path / name).read_text().strip() for name in ("cpu.max", "cpu.max.burst", "cgroup.freeze")}
     try:
-        record: bytes | None = os.getxattr(path, XATTR)
+        state[XATTR] = os.getxattr(path, XATTR).decode()
     except OSError as e:
         if e.errno != errno.ENODATA:
             raise
-        record = None
-    return State(cpu_max, burst, freeze, record)
+    return state
 
 
 class Bed:
@@ -153,7 +140,7 @@ class Bed:
         self._chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
         self._specs: list[PodSpec] = []
         self._running: dict[str, Container] = {}
-        self._before: dict[Path, State] = {}
+        self._before: dict[Path, dict[str, str]] = {}
         self._high = ""
         for number in range(PODS):
             # Batch and service alike, because no pod listens here.
@@ -232,8 +219,8 @@ class Bed:
             ledger.pause(cgroup, PauseRequest(mechanism, CpuMax(1000, 100_000), owner, "lab.measure.faults", since_ns))
 
     def _paused(self, owner: Owner) -> list[Path]:
-        records = {path: state_of(path).record for path in self._before}
-        return [path for path, record in records.items() if record is not None and json.loads(record)["owner"] == owner]
+        records = {path: state_of(path).get(XATTR) for path in self._before}
+        return [path for path, record in records.items() if record and json.loads(record)["owner"] == owner]
 
     def _losses(self) -> list[str]:
         found = [

@@ -66,29 +66,15 @@ class Answer(NamedTuple):
     took_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The probes of one kind in one state; times in ms, of answered probes only."""
-
-    state: str
-    kind: str
-    sent: int
-    answered: int
-    median_ms: float | None
-    longest_ms: float | None
-
-
-def add_up(state: str, kind: str, answers: Sequence[Answer]) -> Asked:
-    """Return the summary of these answers."""
+def add_up(answers: Sequence[Answer]) -> dict[str, float | None]:
+    """Return the summary of these answers; times in ms, of answered probes only."""
     times_ms = [answer.took_us / 1000 for answer in answers if answer.answered]
-    return Asked(
-        state,
-        kind,
-        len(answers),
-        len(times_ms),
-        round(statistics.median(times_ms), 1) if times_ms else None,
-        round(max(times_ms), 1) if times_ms else None,
-    )
+    return {
+        "sent": len(answers),
+        "answered": len(times_ms),
+        "median_ms": round(statistics.median(times_ms), 1) if times_ms else None,
+        "longest_ms": round(max(times_ms), 1) if times_ms else None,
+    }
 
 
 def read_answer(line: str) -> Answer:
@@ -158,7 +144,7 @@ class Stage:
         wait_until(lambda: self.ask(NETWORK[0], 1)[0].answered, _READY_S, failure, poll_s=0)
 
 
-def measure(stage: Stage, count: int, states: Sequence[State]) -> list[Asked]:
+def measure(stage: Stage, count: int, states: Sequence[State]) -> list[dict[str, Any]]:
     """Send every kind of probe in each of these states; return a summary for each."""
     asked = []
     for state in states:
@@ -168,7 +154,7 @@ def measure(stage: Stage, count: int, states: Sequence[State]) -> list[Asked]:
         write(file, state.value)
         for kind in (*NETWORK, EXEC):
             answers = stage.run_in(container, count) if kind == EXEC else stage.ask(kind, count)
-            asked.append(add_up(state.name, kind, answers))
+            asked.append({"state": state.name, "kind": kind, **add_up(answers)})
             say(f"{asked[-1]}")
         write(file, state.back)
         stage.await_answer()  # the service must work again after any kind of pause
@@ -176,7 +162,7 @@ def measure(stage: Stage, count: int, states: Sequence[State]) -> list[Asked]:
     return asked
 
 
-def run(count: int, states: Sequence[State] = STATES) -> list[Asked]:
+def run(count: int, states: Sequence[State] = STATES) -> list[dict[str, Any]]:
     """Make the pod in its own slice and folder, and measure."""
     worker, program = ensure_program("worker"), ensure_program("service")
     pod = PodSpec("web", make_uid("liveness"), 128 * MIB, container="server")

@@ -16,8 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,22 +40,6 @@ STATES: Final = (
     State("throttled, 1000 µs in 1 s (refused by cgpause)", value="1000 1000000"),
     State("frozen", "cgroup.freeze", "1", "0"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Waits:
-    """Time that a process outside the pod waited for the lock, in ms."""
-
-    state: str
-    count: int
-    median_ms: float
-    longest_ms: float
-
-
-def add_up(state: str, waits_ns: Sequence[int]) -> Waits:
-    """Return the summary of these waits."""
-    waits_ms = [wait / 1e6 for wait in waits_ns]
-    return Waits(state, len(waits_ms), round(statistics.median(waits_ms), 1), round(max(waits_ms), 1))
 
 
 def sized_call(fd: int, call_ms: int) -> bytes:
@@ -89,13 +72,13 @@ def holder(cgroup: Path, fd: int, data: bytes) -> Iterator[None]:
         os.waitpid(pid, 0)
 
 
-def measure(cgroup: Path) -> list[Waits]:
-    """Return `count` waits for the lock in every state, summed up."""
+def measure(cgroup: Path) -> list[dict[str, Any]]:
+    """Return for every state how long a process outside the pod waited for the lock, in ms."""
     found = []
     with tempfile.TemporaryFile(dir=TMPFS) as file:
         data = sized_call(file.fileno(), CALL_MS)
         for state in STATES:
-            waits_ns = []
+            waits_ms = []
             with holder(cgroup, file.fileno(), data):
                 time.sleep(PERIOD_S)
                 write(cgroup / state.file, state.value)
@@ -103,9 +86,10 @@ def measure(cgroup: Path) -> list[Waits]:
                     time.sleep(PERIOD_S)
                     started_ns = time.monotonic_ns()
                     os.pwrite(file.fileno(), b"x", 0)
-                    waits_ns.append(time.monotonic_ns() - started_ns)
+                    waits_ms.append((time.monotonic_ns() - started_ns) / 1e6)
                 write(cgroup / state.file, state.back)
-            found.append(add_up(state.name, waits_ns))
+            middle, longest = round(statistics.median(waits_ms), 1), round(max(waits_ms), 1)
+            found.append({"state": state.name, "count": WAITS, "median_ms": middle, "longest_ms": longest})
             say(f"{found[-1]}")
     return found
 

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,23 +85,6 @@ class Waits:
         self.count += 1
         self.failed += failed
         self.longest_s = round(max(self.longest_s, took_s), 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Effects:
-    """One arm's result, observed from outside of the pod."""
-
-    arm: str
-    lease_gap_s: float
-    requests: Waits
-    writes: Waits
-    pings: Waits
-    tcp_kept: bool
-
-    @property
-    def lease_lost(self) -> bool:
-        """True if another candidate could have taken the lease."""
-        return self.lease_gap_s > LEASE_S
 
 
 # --- inside of the pod ---------------------------------------------------------------------------------------------
@@ -255,8 +238,8 @@ def is_open(connection: socket.socket) -> bool:
         return False
 
 
-def measure(tree: Kubepods, folder: Path, arm: Arm) -> Effects:
-    """Run one arm and return its effects.
+def measure(tree: Kubepods, folder: Path, arm: Arm) -> dict[str, Any]:
+    """Run one arm and return its effects, observed from outside of the pod.
 
     Raises:
         LabError: the pod did not start, or opened no transaction.
@@ -287,7 +270,9 @@ def measure(tree: Kubepods, folder: Path, arm: Arm) -> Effects:
                 thread.join()
     signal.pidfd_send_signal(container.pidfd, signal.SIGKILL)
     tree.remove_pod(pod)
-    return Effects(arm.name, lease.gap_s, requests.waits, writes, pings.waits, kept)
+    attempts = {"requests": requests.waits, "writes": writes, "pings": pings.waits}
+    lost = lease.gap_s > LEASE_S  # another candidate could have taken it
+    return {"arm": arm.name, "lease_gap_s": lease.gap_s, **attempts, "tcp_kept": kept, "lease_lost": lost}
 
 
 def _pause(path: Path, folder: Path, arm: Arm) -> None:
@@ -320,9 +305,8 @@ def run() -> dict[str, Any]:
         Kubepods(parent, folder / "log", 256 * MIB, sandbox) as tree,
     ):
         for number, arm in enumerate(ARMS):
-            effects = measure(tree, folder / str(number), arm)
-            say(f"{effects}")
-            found.append({**asdict(effects), "lease_lost": effects.lease_lost})
+            found.append(measure(tree, folder / str(number), arm))
+            say(f"{found[-1]}")
     return {**about, "effects": found}
 
 

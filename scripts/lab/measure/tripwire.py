@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,35 +44,16 @@ ARMS: Final = {"no daemon": None, "shipped configuration": OPTION, "without memo
 _GRACE_S: Final = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
-    """The waits of neighbour in one arm, in ms, and the trips that caused them."""
-
-    arm: str
-    count: int
-    median_ms: float
-    p99_ms: float
-    longest_ms: float
-    over_100ms: int
-    stalled_ms: float
-    """Time in which any task of kubepods waited for memory (`memory.pressure`)."""
-    trips: int
-    """Number of times that a task was slowed at `memory.high` of kubepods (`high` of `memory.events.local`)."""
-
-
-def add_up(arm: str, waits_ns: Sequence[int], *, stalled_us: int, trips: int) -> Waits:
-    """Return the summary of these waits."""
+def add_up(waits_ns: Sequence[int]) -> dict[str, float]:
+    """Return the summary of these waits, in ms."""
     waits_ms = sorted(wait / 1e6 for wait in waits_ns)
-    return Waits(
-        arm,
-        len(waits_ms),
-        round(waits_ms[len(waits_ms) // 2], 3),
-        round(waits_ms[-(-len(waits_ms) * 99 // 100) - 1], 3),
-        round(waits_ms[-1], 1),
-        sum(wait > 100 for wait in waits_ms),
-        round(stalled_us / 1000, 1),
-        trips,
-    )
+    return {
+        "count": len(waits_ms),
+        "median_ms": round(waits_ms[len(waits_ms) // 2], 3),
+        "p99_ms": round(waits_ms[-(-len(waits_ms) * 99 // 100) - 1], 3),
+        "longest_ms": round(waits_ms[-1], 1),
+        "over_100ms": sum(wait > 100 for wait in waits_ms),
+    }
 
 
 def swing() -> None:
@@ -104,8 +84,8 @@ def _touch(memory: mmap.mmap) -> None:
         memory[at] = 1
 
 
-def measure(parent: Path, folder: Path, arm: str) -> Waits:
-    """Run one arm and return its waits.
+def measure(parent: Path, folder: Path, arm: str) -> dict[str, Any]:
+    """Run one arm and return the waits of neighbour, in ms, and the trips that caused them.
 
     Raises:
         LabError: a program did not start or end, or a pod was OOM-killed.
@@ -133,17 +113,20 @@ def measure(parent: Path, folder: Path, arm: str) -> Waits:
             raise LabError("swing did not end")
         if "oom_kill 0" not in (tree.root / "memory.events").read_text():
             raise LabError("a pod was OOM-killed: the bed is too small")
-        stalled_us, trips = _stalled_us(tree) - stalled_us, _trips(tree) - trips
+        stalled_ms, trips = round((_stalled_us(tree) - stalled_us) / 1000, 1), _trips(tree) - trips
         stop.touch()
         wait_until(result.exists, _GRACE_S, "neighbour did not end")
-        return add_up(arm, json.loads(result.read_text()), stalled_us=stalled_us, trips=trips)
+        waits = add_up(json.loads(result.read_text()))
+        return {"arm": arm, **waits, "stalled_ms": stalled_ms, "trips": trips}
 
 
 def _stalled_us(tree: Kubepods) -> int:
+    """Return the time in which any task of kubepods waited for memory."""
     return parse_pressure((tree.root / "memory.pressure").read_bytes()).some_total_us
 
 
 def _trips(tree: Kubepods) -> int:
+    """Return the number of times that a task was slowed at `memory.high` of kubepods."""
     return read_keyed(tree.root / "memory.events.local")["high"]
 
 
@@ -158,7 +141,7 @@ def run() -> dict[str, Any]:
         for number, arm in enumerate(ARMS):
             found.append(measure(parent, folder / str(number), arm))
             say(f"{found[-1]}")
-    if not any(waits.trips for waits in found):
+    if not any(waits["trips"] for waits in found):
         raise LabError("swing never met the tripwire, so nothing was measured")
     about = {"kernel": platform.release(), "cycles": CYCLES, "cycle_s": HIGH_S + LOW_S, "every_ms": EVERY_S * 1000}
     return {**about, "waits": found}

@@ -6,7 +6,7 @@ import statistics
 from typing import Any
 
 from cgpause.pods.tracked import SPARED_S
-from lab.pages.report import COUNTED_MACHINE, Report
+from lab.pages.report import COUNTED_MACHINE, Report, table
 
 
 def render(results: dict[str, Any]) -> str:
@@ -20,14 +20,7 @@ def render(results: dict[str, Any]) -> str:
         "it, nor while one of its processes is still the runtime's. This is how long two runtimes take from that",
         "cgroup to the container's own program, on a machine that has nothing else to do:",
         "",
-        f"| runtime | median of {len(run['runtimes'][0]['times_ms'])} | longest |",
-        "|---|---|---|",
-    ]
-    lines += [
-        f"| {found['runtime']} | {statistics.median(found['times_ms']):.0f} ms | {max(found['times_ms']):.0f} ms |"
-        for found in run["runtimes"]
-    ]
-    lines += [
+        *table(("runtime", f"median of {len(run['runtimes'][0]['times_ms'])}", "longest"), map(_row, run["runtimes"])),
         "",
         "The machine is slower than a node's. The work of kubelet and containerd between creating and starting is not",
         "in these times, and on a busy node everything takes longer. cgpause waits for the runtime: beside a running",
@@ -36,6 +29,11 @@ def render(results: dict[str, Any]) -> str:
         f"Commit {results['commit']}, {results['date']}; Linux {run['kernel']}, {COUNTED_MACHINE}.",
     ]
     return "\n".join([*lines, ""])
+
+
+def _row(found: dict[str, Any]) -> list[str]:
+    times_ms = found["times_ms"]
+    return [found["runtime"], f"{statistics.median(times_ms):.0f} ms", f"{max(times_ms):.0f} ms"]
 
 
 REPORT = Report("runtimes", render)

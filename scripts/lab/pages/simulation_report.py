@@ -13,7 +13,6 @@ BAR = 0.15
 HELD_TO = (NONE, WATERMARK)
 """The arms whose error in restarts is judged: they have enough restarts for a share."""
 
-_THREE = "measured | simulated | error"
 _FROM = {
     "unit_s": "CPU time of all jobs, least squares over the numbers of units and pages",
     "make_s": "total time less the jobs' CPU time, for each job",
@@ -109,29 +108,30 @@ def render(results: dict[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _beside(cells: list[dict[str, Any]], name: str, digits: int = 0) -> str:
+def _beside(cells: list[dict[str, Any]], name: str, digits: int = 0) -> list[str]:
     measured, simulated = total(cells, "measured", name), total(cells, "simulated", name)
     off = error(measured, simulated)
     shown = "-" if off is None else percent(off, 1, sign=True)
-    return f"{measured:.{digits}f} | {simulated:.{digits}f} | {shown}"
+    return [f"{measured:.{digits}f}", f"{simulated:.{digits}f}", shown]
+
+
+def _titles(names: Iterable[str]) -> list[str]:
+    return [title for name in names for title in (f"{name}: measured", "simulated", "error")]
 
 
 def _sums(cells: list[dict[str, Any]]) -> list[str]:
-    names = (
-        ("restarts", "restarts"),
-        ("total_s", "total time, s"),
-        ("lost_cpu_s", "lost CPU time, s"),
-        ("pauses", "pauses"),
-        ("paused_s", "paused, s"),
+    names = {
+        "restarts": "restarts",
+        "total_s": "total time, s",
+        "lost_cpu_s": "lost CPU time, s",
+        "pauses": "pauses",
+        "paused_s": "paused, s",
+    }
+    rows = (
+        [arm, sum(cell["trials"] for cell in mine), *(text for name in names for text in _beside(mine, name))]
+        for arm, mine in group_by(cells, "arm").items()
     )
-    lines = [
-        "| arm | trials | " + " | ".join(f"{words}: {_THREE}" for _, words in names) + " |",
-        "|---|---|" + "---|" * (3 * len(names)),
-    ]
-    for arm, mine in group_by(cells, "arm").items():
-        trials = sum(cell["trials"] for cell in mine)
-        lines.append(f"| {arm} | {trials} | " + " | ".join(_beside(mine, name) for name, _ in names) + " |")
-    return lines
+    return table(["arm", "trials", *_titles(names.values())], rows)
 
 
 def _single(cells: list[dict[str, Any]]) -> list[str]:
@@ -147,15 +147,12 @@ def _single(cells: list[dict[str, Any]]) -> list[str]:
 
 
 def _loads(cells: list[dict[str, Any]]) -> list[str]:
-    lines = [
-        f"| limit | oversubscription | arm | restarts: {_THREE} | total time, s: {_THREE} |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for cell in sorted(cells, key=lambda cell: (-cell["share"], cell["oversubscription"])):
         if cell["measured"]["restarts"] or cell["simulated"]["restarts"]:
-            both = f"{_beside([cell], 'restarts')} | {_beside([cell], 'total_s', 1)}"
-            lines.append(f"| 1/{cell['share']} | {percent(cell['oversubscription'])} | {cell['arm']} | {both} |")
-    return lines
+            figures = _beside([cell], "restarts") + _beside([cell], "total_s", 1)
+            rows.append([f"1/{cell['share']}", percent(cell["oversubscription"]), cell["arm"], *figures])
+    return table(["limit", "oversubscription", "arm", *_titles(["restarts", "total time, s"])], rows)
 
 
 REPORT = Report("simulation", render)
