@@ -4,11 +4,8 @@
  * the rest the pods' memory.current. Each line on stdin is a number of ticks; the answer is their time in ns.
  */
 #define _GNU_SOURCE
+#include "lab.h"
 #include <fcntl.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,10 +14,8 @@ static char buffer[8192];
 static ssize_t read_file(int fd)
 {
     ssize_t n = pread(fd, buffer, sizeof buffer - 1, 0);
-    if (n < 0) {
-        perror("pread");
-        exit(1);
-    }
+    if (n < 0)
+        die("pread");
     buffer[n] = 0;
     return n;
 }
@@ -63,10 +58,8 @@ int main(int argc, char **argv)
     }
     for (int i = 0; i < count; i++) {
         fds[i] = open(argv[i + 1], O_RDONLY | O_CLOEXEC);
-        if (fds[i] < 0) {
-            perror(argv[i + 1]);
-            return 1;
-        }
+        if (fds[i] < 0)
+            die(argv[i + 1]);
     }
     char line[64];
     volatile uint64_t sink = 0;

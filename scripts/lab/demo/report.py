@@ -146,18 +146,9 @@ def render(result: Result) -> str:
 def to_json(result: Result) -> dict[str, object]:
     """Return the result as JSON."""
     broken = broken_claims(result)
-    return {
-        "schema": SCHEMA,
-        "ok": not broken,
-        "broken_claims": broken,
-        "plan": asdict(result.plan),
-        "machine": asdict(result.machine),
-        "work": result.work,
-        "without": asdict(result.without),
-        "with": asdict(result.with_cgpause),
-        "daemon": asdict(result.daemon),
-        "seconds": round(result.seconds, 1),
-    }
+    values = asdict(result) | {"seconds": round(result.seconds, 1)}
+    values["with"] = values.pop("with_cgpause")
+    return {"schema": SCHEMA, "ok": not broken, "broken_claims": broken, **values}
 
 
 def _rows(result: Result) -> list[tuple[str, str, str]]:

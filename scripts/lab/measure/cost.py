@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,19 +84,6 @@ class Usage(NamedTuple):
 
     cpu_usec: int
     wakeups: int
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """Lowest and highest memory use of the node while a daemon was measured, in percent."""
-
-    used_pct: tuple[float, float]
-    """Use of kubepods, in % of its limit."""
-    available_pct: tuple[float, float]
-    """MemAvailable, in % of MemTotal."""
-    paused_pct: float
-    """Share of the samples with at least one paused pod, in %."""
-    kills: int
 
 
 @contextlib.contextmanager
@@ -248,8 +235,12 @@ class Node:
         if not comes_true(lambda: "full" in log.read_text(), 120):
             raise LabError(f"{spec.name} did not get its memory: {log.read_text()}")
 
-    def watch(self, seconds: float) -> Seen:
-        """Sample the node's memory and pauses for `seconds`; return the extremes."""
+    def watch(self, seconds: float) -> dict[str, Any]:
+        """Sample the node's memory and pauses for `seconds`.
+
+        Return the lowest and highest use of kubepods in % of its limit and MemAvailable in % of MemTotal, the share of
+        the samples with at least one paused pod, and the number of killed processes.
+        """
         used, available, paused = [], [], []
         limit = float((self.tree.root / "memory.max").read_text())
         pods = list(self.tree.root.glob("kubepods-*.slice/*.slice"))
@@ -262,7 +253,8 @@ class Node:
             available.append(100 * node.available_bytes / node.total_bytes)
             paused.append(any("user.cgpause" in os.listxattr(pod) for pod in pods))
         kills = max(alive - self._alive(), self._oom_kills() - killed)
-        return Seen(_span(used), _span(available), round(100 * sum(paused) / len(paused)), kills)
+        paused_pct = round(100 * sum(paused) / len(paused))
+        return {"used_pct": _span(used), "available_pct": _span(available), "paused_pct": paused_pct, "kills": kills}
 
     def _alive(self) -> int:
         return len(_pids(self.tree.root))
@@ -297,7 +289,7 @@ def measure(name: str, node: Node) -> dict[str, Any]:
         "cpu_pct": round((after.cpu_usec - before.cpu_usec) / elapsed_s / 1e4, 4),
         "wakeups_per_s": round((after.wakeups - before.wakeups) / elapsed_s, 2),
         **memory,
-        **asdict(seen),
+        **seen,
     }
 
 

@@ -1,18 +1,11 @@
-"""Writes performance.json and .md from the JSON of `lab.measure.bench`, `dashboard` and `slowdown`.
-
-No figure in them is typed by hand.
-"""
+"""The page about what cgpause costs, from the results of `lab.measure.bench`, `dashboard` and `slowdown`."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from lab.pages.report import Report, group_by, table
-from lab.vm.host import commit_of
 
 _KEYS = {"bench": "runs", "top": "tops", "slowdown": "slowdown"}
 """Key in performance.json of each kind of result."""
@@ -154,15 +147,4 @@ def merge(results: dict[str, Any], commit: str, parts: Iterable[dict[str, Any]])
     return new
 
 
-REPORT = Report("performance", render)
-
-
-def main() -> int:
-    """Publish the JSON files on the command line; results of other kinds stay as they are."""
-    parts = [json.loads(Path(path).read_text()) for path in sys.argv[1:]]
-    REPORT.write(merge(REPORT.load(), commit_of(), parts))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+REPORT = Report("performance", render, merge)

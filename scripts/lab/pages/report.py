@@ -30,6 +30,8 @@ class Report:
     name: str
     render: Callable[[dict[str, Any]], str]
     """Function from the JSON file's content to the page's text."""
+    merge: Callable[[dict[str, Any], str, Sequence[Run]], dict[str, Any]] | None = None
+    """Function that puts new runs, measured at a commit, into the JSON file's content; None: they replace all of it."""
 
     @property
     def results(self) -> Path:
@@ -53,7 +55,7 @@ class Report:
 
     def publish(self, runs: Sequence[dict[str, Any]]) -> None:
         """Write the results of these runs with today's date and the commit."""
-        self.write(dated(runs))
+        self.write(self.merge(self.load(), commit_of(), runs) if self.merge else dated(runs))
 
     def is_current(self) -> bool:
         """Whether the page equals the text rendered from the JSON file."""
