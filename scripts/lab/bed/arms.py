@@ -17,7 +17,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
 
 from cgpause.policy.level import AIRBAG_PCT
 from lab.bed.daemon_process import OOM_SCORE_ADJ, DaemonLog, DaemonProcess
@@ -53,20 +52,6 @@ class Place:
     capacity_bytes: int
     scale: float
     """Factor on the kubelet's back-off; below 1 it is shorter than on a node."""
-
-
-class Watcher(Protocol):
-    """A running arm."""
-
-    @property
-    def cpu_s(self) -> float:
-        """CPU time of the arm's daemon since its start, in seconds."""
-
-    def read_log(self) -> DaemonLog:
-        """Return the counts from the daemon's log so far."""
-
-    def stop(self) -> object:
-        """Stop the arm's daemon in good order."""
 
 
 class Nobody:
@@ -143,15 +128,6 @@ def systemctl(*words: str) -> str:
     return run_tool(["systemctl", *words]).strip()
 
 
-@dataclass(frozen=True, slots=True)
-class PeerKind:
-    """How a peer is set up for a place, and how it says that it has started."""
-
-    ready: str
-    """Regular expression that its journal matches once it runs."""
-    configure: Callable[[Place], AbstractContextManager[None]] = lambda _: contextlib.nullcontext()
-
-
 class Peer:
     """A peer's running unit."""
 
@@ -174,6 +150,10 @@ class Peer:
         systemctl("stop", self._unit)
 
 
+Watcher = DaemonProcess | Peer | Nobody
+"""A running arm."""
+
+
 @contextlib.contextmanager
 def peer(name: str, place: Place) -> Iterator[Peer]:
     """Start a peer from PEERS under its packaged unit, configured for a place; stop it at the end.
@@ -183,13 +163,13 @@ def peer(name: str, place: Place) -> Iterator[Peer]:
     """
     if not os.environ.get("CGPAUSE_VM"):
         raise LabError(f"{name} is in the VM's image, and runs only there")
-    unit, kind = f"{name}.service", PEERS[name]
-    with kind.configure(place):
+    unit, (ready, configure) = f"{name}.service", PEERS[name]
+    with configure(place):
         Path(PEERS_WANTED).touch()
         since = time.time()
         try:
             systemctl("start", unit)
-            _await_journal(unit, kind.ready, since)
+            _await_journal(unit, ready, since)
             found = Peer(unit)
             # When the node runs out of memory, the kernel must not kill the peer that could prevent it.
             Path(f"/proc/{found.pid}/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
@@ -306,12 +286,13 @@ def _systemd_oomd(place: Place) -> Iterator[None]:
             systemctl("revert", place.parent.name)
 
 
-PEERS = {
-    "earlyoom": PeerKind(r"sending SIGTERM when"),
-    "nohang": PeerKind(r"Monitoring has started", _nohang),
-    "oomd": PeerKind(r"Running oomd", _oomd),
-    "systemd-oomd": PeerKind(r"Started", _systemd_oomd),
+PEERS: dict[str, tuple[str, Callable[[Place], AbstractContextManager[None]]]] = {
+    "earlyoom": (r"sending SIGTERM when", lambda _: contextlib.nullcontext()),
+    "nohang": (r"Monitoring has started", _nohang),
+    "oomd": (r"Running oomd", _oomd),
+    "systemd-oomd": (r"Started", _systemd_oomd),
 }
+"""By the name of a peer: a pattern that its journal matches once it runs, and its configuration for a place."""
 
 
 @dataclass(frozen=True, slots=True)

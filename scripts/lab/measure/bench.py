@@ -142,8 +142,9 @@ def measure_tick(tree: BenchTree, pods: int) -> dict[str, Any]:
         floor = subprocess.Popen(
             [str(ensure_program("readloop")), *files], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        assert floor.stdin is not None
-        assert floor.stdout is not None
+        stdin, stdout = floor.stdin, floor.stdout
+        assert stdin is not None
+        assert stdout is not None
         state = decide(State(), sampler.sample(now_ns()), view.config).state
         node = BusyNode([tracked.pod for tracked in view.pods.values()], view.config)
 
@@ -164,11 +165,9 @@ def measure_tick(tree: BenchTree, pods: int) -> dict[str, Any]:
             return spent_ns
 
         def run_c(ticks: int) -> int:
-            assert floor.stdin is not None
-            assert floor.stdout is not None
-            floor.stdin.write(f"{ticks}\n")
-            floor.stdin.flush()
-            return int(floor.stdout.readline())
+            stdin.write(f"{ticks}\n")
+            stdin.flush()
+            return int(stdout.readline())
 
         def run_details(ticks: int) -> int:
             start = time.perf_counter_ns()
@@ -178,7 +177,7 @@ def measure_tick(tree: BenchTree, pods: int) -> dict[str, Any]:
 
         arms = [(run, _ticks_for(run)) for run in (run_python, run_near, run_details, run_c)]
         rounds = [[run(ticks) / ticks / 1000 for run, ticks in arms] for _ in range(ROUNDS)]
-        floor.stdin.close()
+        stdin.close()
         floor.wait()
     python_us, near_us, details_us, c_us = (statistics.median(column) for column in zip(*rounds, strict=True))
     return {

@@ -28,7 +28,6 @@ import platform
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,22 +55,16 @@ def config_text(plan: Plan) -> str:
     return f'mechanism = "{HowPaused.FREEZE}"\n[[pods]]\nmatch = "demo/batch-*"\nprotect = true\n'
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Pauses of one kind of pod."""
-
-    pauses: int = 0
-    paused_s: float = 0.0
-    longest_s: float = 0.0
-
-
-def tell_apart(holds: Iterable[tuple[str, float]], services: set[str]) -> tuple[Held, Held]:
-    """Return the pauses of services and of all other pods; `services` has the services' UIDs."""
-    times: tuple[list[float], list[float]] = ([], [])
+def tell_apart(holds: Iterable[tuple[str, float]], services: set[str]) -> dict[str, float]:
+    """Return the figures of the pauses of services and of all other pods; `services` has the services' UIDs."""
+    times: dict[str, list[float]] = {"service": [], "batch": []}
     for uid, paused_s in holds:
-        times[uid not in services].append(paused_s)
-    service, batch = (Held(len(each), round(sum(each), 1), max(each, default=0.0)) for each in times)
-    return service, batch
+        times["service" if uid in services else "batch"].append(paused_s)
+    found: dict[str, float] = {}
+    for kind, each in times.items():
+        found |= {f"{kind}_pauses": len(each), f"{kind}_paused_s": round(sum(each), 1)}
+        found[f"{kind}_longest_s"] = max(each, default=0.0)
+    return found
 
 
 def make_jobs(plan: Plan, worker: Path, work: int) -> list[Job]:
@@ -137,7 +130,6 @@ def run(plan: Plan) -> dict[str, Any]:
             raise LabError(f"the node was not full after {_FILL_SECONDS} s")
         classified = classify(tree, parse_config(config_text(plan), str(config)))
         code = daemon.stop()
-        service, rest = tell_apart(daemon.log.holds, services.uids)
         probes = services.probes
         return {
             "seconds": round(full_at_s[-1] - full_at_s[0], 1),
@@ -156,8 +148,7 @@ def run(plan: Plan) -> dict[str, Any]:
             "liveness_kills": probes.kills,
             "control_sent": control.probes.answered + control.probes.missed,
             "control_missed": control.probes.missed,
-            **{f"service_{name}": value for name, value in asdict(service).items()},
-            **{f"batch_{name}": value for name, value in asdict(rest).items()},
+            **tell_apart(daemon.log.holds, services.uids),
             "oom_kills": outcome.oom_kills,
             "batch_restarts": outcome.restarts,
             "service_restarts": services.restarts,

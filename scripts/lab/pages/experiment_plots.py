@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -27,26 +28,18 @@ from lab.pages.experiment_evidence import Evidence
 from lab.pages.experiment_report import PLOTS
 from lab.pages.picture import picture
 
-
-@dataclass(frozen=True, slots=True)
-class _Style:
-    colour: str
-    marker: str
-    line: str = "-"
-
-
 _RATIOS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6, 2, 3, 4, 6, 8)
 # Okabe and Ito's palette, for colour-blind readers; markers and lines distinguish the arms in print, too.
-_STYLES = {
-    NONE: _Style("#000000", "X"),
-    UNLIMITED: _Style("#777777", "_", "--"),
-    "watermark": _Style("#E69F00", "s"),
-    STOCK: _Style("#0072B2", "o"),
-    "memory-high": _Style("#CC79A7", "D"),
-    "earlyoom": _Style("#D55E00", "^"),
-    "nohang": _Style("#D55E00", "<", "--"),
-    "oomd": _Style("#009E73", "P"),
-    "systemd-oomd": _Style("#009E73", "*", "--"),
+_STYLES: dict[str, dict[str, Any]] = {
+    NONE: {"color": "#000000", "marker": "X"},
+    UNLIMITED: {"color": "#777777", "marker": "_", "linestyle": "--"},
+    "watermark": {"color": "#E69F00", "marker": "s"},
+    STOCK: {"color": "#0072B2", "marker": "o"},
+    "memory-high": {"color": "#CC79A7", "marker": "D"},
+    "earlyoom": {"color": "#D55E00", "marker": "^"},
+    "nohang": {"color": "#D55E00", "marker": "<", "linestyle": "--"},
+    "oomd": {"color": "#009E73", "marker": "P"},
+    "systemd-oomd": {"color": "#009E73", "marker": "*", "linestyle": "--"},
 }
 
 _Value = Callable[[Evidence, Cell, str], list[float]]
@@ -113,7 +106,6 @@ def _draw_panel(panel: Axes, evidence: Evidence, row: _Row, share: int) -> set[s
     drawn = []
     arms = [arm for arm in ARMS[row.setting] if arm not in row.without]
     for place, arm in enumerate(arms):
-        style = _STYLES[arm]
         found = [(at, row.value(evidence, Cell(row.setting, share, at), arm)) for at in sorted(OVERSUBSCRIPTIONS)]
         points = [(at, values) for at, values in found if values]
         if not points:
@@ -128,9 +120,7 @@ def _draw_panel(panel: Axes, evidence: Evidence, row: _Row, share: int) -> set[s
             places,
             means,
             yerr=[below, above],
-            color=style.colour,
-            linestyle=style.line,
-            marker=style.marker,
+            **_STYLES[arm],
             markersize=4.5,
             linewidth=1.8 if arm == STOCK else 1.1,
             elinewidth=0.7,
@@ -146,8 +136,7 @@ def _draw_panel(panel: Axes, evidence: Evidence, row: _Row, share: int) -> set[s
 
 
 def _name_arms(figure: Figure, panel: Axes, arms: Sequence[str]) -> None:
-    styles = [_STYLES[arm] for arm in arms]
-    handles = [panel.plot([], [], color=s.colour, linestyle=s.line, marker=s.marker, markersize=4.5)[0] for s in styles]
+    handles = [panel.plot([], [], **_STYLES[arm], markersize=4.5)[0] for arm in arms]
     figure.legend(handles, arms, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
 
 
