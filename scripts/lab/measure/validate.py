@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any
 
+import numpy
+
 from cgpause.config.load import parse_config
 from cgpause.config.settings import Config
 from cgpause.offline.simulate.load import Jobs, Load, Machine
@@ -102,20 +104,16 @@ def measure_costs(unlimited: Sequence[Result]) -> Costs:
     Raises:
         LabError: there are too few trials.
     """
-    rows = [(*work_of(one.trial.cell.share, one.trial.seed), one) for one in unlimited]
-    # Least squares for two unknowns: CPU time = units * unit_s + pages * page_s.
-    uu = sum(units * units for units, _, _ in rows)
-    up = sum(units * pages for units, pages, _ in rows)
-    pp = sum(pages * pages for _, pages, _ in rows)
-    uc = sum(units * one.number("cpu_s") for units, _, one in rows)
-    pc = sum(pages * one.number("cpu_s") for _, pages, one in rows)
-    det = uu * pp - up * up
-    if det == 0:
-        raise LabError(f"{len(rows)} trials of the arm {UNLIMITED} are too few to tell work from memory")
+    # CPU time = units * unit_s + pages * page_s.
+    work = [work_of(one.trial.cell.share, one.trial.seed) for one in unlimited]
+    cpu_s = [one.number("cpu_s") for one in unlimited]
+    (unit_s, page_s), _, rank, _ = numpy.linalg.lstsq(numpy.reshape(work, (-1, 2)), cpu_s, rcond=None)
+    if rank < 2:
+        raise LabError(f"{len(unlimited)} trials of the arm {UNLIMITED} are too few to tell work from memory")
     # The one CPU is never idle: the time that the jobs did not get was spent on making their containers.
     made = sum(one.number("jobs") for one in unlimited)
     make_s = sum(one.number("total_s") - one.number("cpu_s") for one in unlimited) / made
-    costs = Costs((uc * pp - pc * up) / det, (pc * uu - uc * up) / det, make_s, 0)
+    costs = Costs(float(unit_s), float(page_s), make_s, 0)
     # Memory use grows in proportion to each pod's extra charge: simulate 0 and 1 MiB, and fit the charge.
     slopes, above = [], []
     for one in unlimited:
