@@ -18,7 +18,6 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -33,6 +32,7 @@ from typing import Any
 from lab.pages.mutants_report import GOAL_PCT, REPORT, pct
 from lab.pages.report import dated
 from lab.vm.host import REPO, LabError, say
+from lab.vm.payload import source_files
 
 _GROWTH = ("tests/policy/test_growth*.py", "tests/policy/test_peaks.py")
 _RESERVE = "tests/policy/test_reserve*.py"
@@ -213,17 +213,10 @@ class Bed:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        listed = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *_COPIED],
-            cwd=REPO,
-            capture_output=True,
-            check=True,
-        ).stdout
-        for name in filter(None, listed.decode().split("\0")):
-            if (REPO / name).is_file():  # not if it is deleted and the deletion not committed
+        for name in source_files(REPO):
+            if name.partition("/")[0] in _COPIED:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(REPO / name, folder / name)
-                shutil.copymode(REPO / name, folder / name)
+                shutil.copy(REPO / name, folder / name)
 
     def passes(self, tests: Sequence[str], cpu_s: int = _LONGEST_S, wall_s: float = _LONGEST_S) -> bool:
         """Return True if the tests pass within both limits.
