@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
+from cgpause.offline.simulate.load import Jobs, Machine
 from cgpause.offline.simulate.pods import Behaviour, Step, fill
-from cgpause.offline.simulate.worker import Work
+from cgpause.offline.simulate.worker import volatile
 
-WORK = Work(unit_s=0.5, page_s=2e-6)
-"""The work of the paper's job (`volatile`)."""
+
+def job(limit_bytes: int, unit_bytes: int, rounds: int, seed: int) -> Behaviour:
+    """Return one of the paper's jobs, which works for half a second after each unit of memory."""
+    jobs = Jobs("job", 1, limit_bytes, unit_bytes, rounds=rounds, unit_s=0.5)
+    return volatile(jobs, Machine(limit_bytes, cpus=1.0, page_s=2e-6), seed)
 
 
 def service(base_bytes: int, *, swing_bytes: int = 0, seed: int = 0, think_s: float = 2.0) -> Behaviour:
@@ -24,18 +28,5 @@ def service(base_bytes: int, *, swing_bytes: int = 0, seed: int = 0, think_s: fl
             yield fill(wanted)
             yield Step(cpu_s=0.05)
             yield Step(free_bytes=wanted)
-
-    return run
-
-
-def cache_reader(anon_bytes: int, *, cache_bytes: int, swing_bytes: int = 0) -> Behaviour:
-    """Return a container that reads files much larger than itself again and again: mostly page cache."""
-
-    def run() -> Iterator[Step]:
-        yield fill(anon_bytes)
-        while True:
-            yield Step(cpu_s=0.5, cache_bytes=cache_bytes, sleep_s=0.5)
-            yield fill(swing_bytes)
-            yield Step(free_bytes=swing_bytes, sleep_s=0.5)
 
     return run

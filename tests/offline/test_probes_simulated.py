@@ -6,14 +6,13 @@ Each claim has a control: the same node without the safeguard sees the kills.
 from __future__ import annotations
 
 import pytest
-from helpers.simpods import WORK, service
+from helpers.simpods import job, service
 
 from cgpause.config.settings import Config, HoldConfig, HowPaused
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import PodKind
 from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import MIB, Probe, SimPod
-from cgpause.offline.simulate.worker import volatile
 from cgpause.policy import schedule
 
 HOUR_S = 3600.0
@@ -41,7 +40,7 @@ def node_with_services(config: Config | None) -> SimNode:
     batch = [
         SimPod(
             f"batch{number}",
-            volatile(512 * MIB, 32 * MIB, 10**6, number, WORK),
+            job(512 * MIB, 32 * MIB, 10**6, number),
             limit_bytes=512 * MIB,
             priority=1,
             start_s=6 * number,
@@ -73,10 +72,7 @@ def test_services_held_as_long_as_batch_are_killed_by_their_probes() -> None:
 
 def test_a_node_that_fits_is_left_alone() -> None:
     """No false alarm: if all limits fit, no job is killed or paused."""
-    jobs = [
-        SimPod(f"job{number}", volatile(512 * MIB, 32 * MIB, 5, number, WORK), limit_bytes=512 * MIB)
-        for number in range(12)
-    ]
+    jobs = [SimPod(f"job{number}", job(512 * MIB, 32 * MIB, 5, number), limit_bytes=512 * MIB) for number in range(12)]
     node = SimNode(jobs, config=Config(), kubepods_max_bytes=12 * 512 * MIB * 105 // 100)
     node.run(HOUR_S)
     assert all(pod.finished_s is not None for pod in node.all_pods)

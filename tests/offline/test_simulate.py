@@ -24,7 +24,7 @@ from cgpause.offline.simulate.load import Jobs, Load, Machine, make_pods
 from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import MIB, PAGE, SimPod, Step, fill
 from cgpause.offline.simulate.run import simulate
-from cgpause.offline.simulate.worker import OVERHEAD_BYTES, Work, job_seeds, splitmix64, volatile
+from cgpause.offline.simulate.worker import OVERHEAD_BYTES, job_seeds, splitmix64, volatile
 from cgpause.policy.decide import Decision, State
 
 SMALL = Load(
@@ -56,18 +56,13 @@ def test_jobs_have_the_seeds_that_the_experiment_gives_them() -> None:
 def test_a_job_holds_half_of_its_limit_and_never_reaches_it(seed: int, limit_mib: int, units: int) -> None:
     limit = limit_mib * MIB
     held, peak, least = 0.0, 0.0, float(limit)
-    steps = list(volatile(limit, limit // units, 3, seed, Work(unit_s=0.2, page_s=1e-6))())
+    steps = list(volatile(Jobs("job", 1, limit, limit // units, rounds=3, unit_s=0.2), SMALL.machine, seed)())
     for step in steps:
         held += step.grow_bytes - step.free_bytes
         peak, least = max(peak, held), min(least, held)
     assert held == least == limit // 2 // PAGE * PAGE
     assert peak <= limit - OVERHEAD_BYTES
     assert sum(step.free_bytes > 0 or step == Step() for step in steps) == 3, "each round gives back what it took"
-
-
-def test_a_limit_too_small_for_the_job_is_refused() -> None:
-    with pytest.raises(ValueError, match="too small"):
-        volatile(4 * MIB - 1, MIB, 1, 0, Work(1, 1))
 
 
 def short(name: str, request_mib: int, cpu_s: float) -> SimPod:
@@ -147,11 +142,11 @@ def test_in_back_off_there_is_nothing_to_sacrifice(monkeypatch: pytest.MonkeyPat
         killed = tuple(Sacrifice(pod, 0, "test") for current, pod in sample.pods if current == 0 and later(sample))
         return Decision(state, killed, 1_000_000_000, tight=False, tight_below_bytes=0)
 
-    pod = SimPod("greedy", lambda: iter([fill(20 * MIB)]), limit_bytes=10 * MIB)
+    pod = SimPod("greedy", lambda: iter([fill(20 * MIB)]))
     monkeypatch.setattr("cgpause.offline.simulate.daemon.decide", kill_who_holds_nothing)
-    node = SimNode([pod], config=Config())
+    node = SimNode([pod], config=Config(), kubepods_max_bytes=10 * MIB)
     node.run(9)
-    assert (pod.own_oom_kills, pod.sacrifices, pod.waiting_s) == (2, 0, 11)
+    assert (pod.oom_kills, pod.sacrifices, pod.waiting_s) == (2, 0, 11)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from unittest import mock
 
-from helpers.simpods import WORK, cache_reader, service
+from helpers.simpods import job, service
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from lab.measure.policy_loads import leak
@@ -15,7 +15,6 @@ from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import PodKind, QosClass
 from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import MIB, Probe, SimPod
-from cgpause.offline.simulate.worker import volatile
 from cgpause.policy import schedule
 
 MAX_PAUSE_S, BATCH_MAX_PAUSE_S, MIN_RUN_S = 15.0, 60.0, 12.0
@@ -26,14 +25,13 @@ MEMORY_MIB = st.integers(20, 300)
 @st.composite
 def sim_pods(draw: st.DrawFn, number: int) -> SimPod:
     limit = draw(MEMORY_MIB) * MIB
-    kind = draw(st.sampled_from(["worker", "worker", "leaker", "service", "service", "cache", "idle", "unlimited"]))
+    kind = draw(st.sampled_from(["worker", "worker", "leaker", "service", "service", "idle", "unlimited"]))
     behaviour = {
-        "worker": volatile(limit, limit // 8, 1000, number, WORK),
+        "worker": job(limit, limit // 8, 1000, number),
         "leaker": leak(limit - MIB, draw(st.integers(1, 20)) * MIB),
         "service": service(limit // 2, swing_bytes=limit // 2 - MIB, seed=number),
-        "cache": cache_reader(limit // 4, cache_bytes=limit, swing_bytes=limit // 4),
         "idle": leak(limit // 10, 1e9),
-        "unlimited": volatile(limit, limit // 8, 1000, number, WORK),
+        "unlimited": job(limit, limit // 8, 1000, number),
     }[kind]
     is_service = kind == "service"
     return SimPod(

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from cgpause.offline.simulate.node import SimNode
 
 _DETAILS_S = 1.0
-"""Interval of reading the pods' `memory.stat` and `cpu.stat` while memory is tight."""
+"""Interval of reading the pods' `cpu.stat` and `memory.events` while memory is tight."""
 _WAKE_S = 0.001
 _ACTUATION_S = 0.002
 """Mean time from a sample to its actions; the longest is twice as long."""
@@ -62,19 +62,16 @@ _NOISE_PER_S = 1.0
 _NOISE_MOST = 0.5
 """Largest share of samples with such a change."""
 
-Observer = Callable[[Sample, State, Decision], None]
-
 
 class SimDaemon:
     """The daemon of one node."""
 
-    def __init__(
-        self, node: SimNode, config: Config, chance: Random, *, observe: Observer | None = None, noise: bool = False
-    ) -> None:
+    def __init__(self, node: SimNode, config: Config, chance: Random) -> None:
         self.config = config
-        self.noise = noise
+        self.noise = False
         """Whether `memory.current` moves in steps of the charge batch."""
-        self.observe = observe
+        self.observe: Callable[[Sample, State, Decision], None] | None = None
+        """Called for each decision with the sample and the state before it."""
         self.freezes = 0
         """Number of freezes of pods that grew although throttled."""
         self._node = node
@@ -103,14 +100,12 @@ class SimDaemon:
     def sample(self) -> Sample:
         """Return the sample that the daemon would take now."""
         engine = self._engine
-        if engine.has_cache:
-            self._reclaim()
         if self.noise:
             self._charge()
         usages = []
         for pod in engine.pods:
             assert pod.facts is not None
-            usages.append(PodUsage(int(engine.used(pod) + pod.cache_bytes + pod.charged_bytes), pod.facts))
+            usages.append(PodUsage(int(engine.used(pod) + pod.charged_bytes), pod.facts))
         return Sample(
             at_ns=self._now_ns(),
             headroom=self._node.headroom,
@@ -143,19 +138,6 @@ class SimDaemon:
         self._used_cpu_s, self._used_cpu_at_s = used_s, engine.now_s
         return max(idle, 0.0)
 
-    def _reclaim(self) -> None:
-        """Drop page cache if pods need the room."""
-        engine = self._engine
-        for pod in engine.pods:
-            engine.settle(pod)
-        spare = max(engine.room_bytes - engine.used_bytes, 0.0)
-        cached = sum(pod.cache_bytes for pod in engine.pods)
-        for pod in engine.pods:
-            if cached > spare:
-                pod.cache_bytes *= spare / cached
-            if pod.limit_bytes is not None:
-                pod.cache_bytes = min(pod.cache_bytes, pod.limit_bytes - pod.used_bytes)
-
     def _read_details(self) -> bool:
         """Read details if due; return whether it was due."""
         if self._engine.now_s < self._details_at_s:
@@ -165,11 +147,10 @@ class SimDaemon:
         self._limit_kills = self._node.oom_kills
         for pod in self._engine.pods:
             self._engine.settle(pod)
-            facts = pod.facts
-            assert facts is not None
-            reclaimable, used_usec = int(pod.cache_bytes), int(pod.cpu_s * 1e6)
-            if used_usec != facts.cpu_usage_usec or reclaimable != facts.reclaimable_bytes:
-                pod.facts = replace(facts, reclaimable_bytes=reclaimable, cpu_usage_usec=used_usec)
+            assert pod.facts is not None
+            used_usec = int(pod.cpu_s * 1e6)
+            if used_usec != pod.facts.cpu_usage_usec:
+                pod.facts = replace(pod.facts, cpu_usage_usec=used_usec)
         return True
 
     def _now_ns(self) -> int:
@@ -230,7 +211,7 @@ class SimDaemon:
                 case Sacrifice():
                     if pod.steps is not None:  # a container in back-off cannot be killed
                         pod.sacrifices += 1
-                        self._node.kill(pod, "sacrificed")
+                        self._node.kill(pod)
                     if pod.mechanism is not None:
                         self._release(pod, pod.facts)
 
@@ -255,8 +236,17 @@ class SimDaemon:
         since_s, _ = pod.pauses[-1]
         pod.pauses[-1] = (since_s, self._engine.now_s)
 
-    def containers_changed(self, pod: SimPod, facts: Pod, why: str) -> None:
-        """Take in the start or the kill of a container."""
+    def container_ended(self, pod: SimPod, *, starved: bool) -> None:
+        """Take in the end of a killed container, `starved` if for lack of memory on the node."""
+        if pod.facts is not None:
+            if starved:
+                self._ended_in(pod, killed=True)
+            self.containers_changed(pod)
+
+    def containers_changed(self, pod: SimPod) -> None:
+        """Take in the start or the end of a container."""
+        facts = pod.facts
+        assert facts is not None
         self._quiet = None
         now_ns, hold = self._now_ns(), self.config.hold
         is_service = pod.kind is PodKind.SERVICE and (not pod.starts_s or pod in self._services)
@@ -273,16 +263,14 @@ class SimDaemon:
             spared_until_ns=now_ns + int(min(hold.settle_s, SPARED_S) * NS_PER_S),
             no_program=pod.steps is None,
             kind=kind,
+            distress=facts.distress if facts.paused is None else "its containers changed",
         )
         if not is_service:
             self._check_in(pod, STARTING_S)
-        if pod.facts.paused is not None:
-            pod.facts = replace(pod.facts, distress=why)
         self._tick_at(self._engine.now_s + _WAKE_S)
 
     def _check_in(self, pod: SimPod, seconds: float) -> None:
-        epoch = pod.epoch
-        self._engine.at(self._engine.now_s + seconds, lambda: self._check(pod) if pod.epoch == epoch else None)
+        self._engine.at_for(pod, self._engine.now_s + seconds, self._check)
 
     def _check(self, pod: SimPod) -> None:
         """Look for listening sockets in a pod; without one it counts as batch."""
@@ -328,22 +316,20 @@ class SimDaemon:
         facts, started_s, now_s = pod.facts, pod.started_s, self._engine.now_s
         if facts is None or facts.paused is None or started_s is None or now_s - started_s > _SLOW_START_S:
             return
-        since_ns, epoch = facts.paused.since_ns, pod.epoch
+        since_ns = facts.paused.since_ns
         if self._now_ns() - since_ns < _SCAN_S * NS_PER_S:
             return  # the first count of this pause may come after the refusal
 
-        def notice() -> None:
+        def notice(pod: SimPod) -> None:
             facts = pod.facts
-            if pod.epoch != epoch or facts is None or facts.paused is None or facts.paused.since_ns != since_ns:
-                return
-            self._quiet = None
-            self._find_service(pod, replace(facts, distress=ResumeReason.REFUSED))
-            self._tick_at(self._engine.now_s)
+            if facts is not None and facts.paused is not None and facts.paused.since_ns == since_ns:
+                self._find_service(pod, replace(facts, distress=ResumeReason.REFUSED))
+                self._tick_at(self._engine.now_s)
 
-        self._engine.at(now_s + _SCAN_S, notice)
+        self._engine.at_for(pod, now_s + _SCAN_S, notice)
 
-    def ended(self, pod: SimPod, *, killed: bool = False) -> None:
-        """Take in the end of a pod, or of a container that was killed for lack of memory on the node."""
+    def _ended_in(self, pod: SimPod, *, killed: bool = False) -> None:
+        """Note the end of a pod for the policy, or of a container that was killed for lack of memory on the node."""
         facts = pod.facts
         if facts is not None and facts.workload is not None:
             peak = int(pod.peak_bytes) if pod.peak_bytes > pod.told_bytes else 0
@@ -355,7 +341,7 @@ class SimDaemon:
     def finish(self, pod: SimPod) -> None:
         """Take in the end of a pod (`Classifier.learn_from_end`)."""
         self._quiet = None
-        self.ended(pod)
+        self._ended_in(pod)
         if pod.kind is not PodKind.BATCH or pod.facts is None:
             return
         name = pod.facts.workload

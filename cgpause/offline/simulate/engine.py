@@ -45,7 +45,7 @@ class Group:
     growth: float = 0.0
     """Growth of all these pods in bytes per second of their clock."""
     ends: list[tuple[float, int, int, SimPod]] = field(default_factory=list)
-    """Time by the clock at which each pod ends its step or reaches its limit; it still has pods that left."""
+    """Time by the clock at which each pod ends its step; it still has pods that left."""
 
     def count(self, pod: SimPod, sign: int) -> None:
         """Add or remove a pod."""
@@ -79,8 +79,6 @@ class Engine:
         """Pods with a cgroup."""
         self.byte_seconds = 0.0
         """Memory of the pods times seconds, up to the last update."""
-        self.has_cache = False
-        """Whether any pod has ever had page cache."""
         self._departures = 0
         self._node = node
         self.cpus = cpus
@@ -135,8 +133,6 @@ class Engine:
         pod.cpu_s += got_s
         pod.used_bytes += pod.growth * got_s
         pod.peak_bytes = max(pod.peak_bytes, pod.used_bytes)
-        if pod.step.cache_bytes and not pod.tries_left:
-            pod.cache_bytes += pod.step.cache_bytes / pod.step.cpu_s * got_s
 
     def settle_all(self) -> None:
         """Update all pods."""
@@ -147,7 +143,7 @@ class Engine:
     def drop(self, pod: SimPod) -> None:
         """Free a pod's memory and stop it."""
         self._stop(pod)
-        pod.used_bytes = pod.cache_bytes = pod.left_cpu_s = 0.0
+        pod.used_bytes = pod.left_cpu_s = 0.0
         pod.tries_left = 0
         # Summed up again at times, so that rounding errors do not add up.
         self._used = sum(map(self.used, self.pods))
@@ -212,6 +208,11 @@ class Engine:
     def at(self, at_s: float, do: Callable[[], None]) -> None:
         """Call a function at a time, or now if that has passed."""
         heapq.heappush(self._timers, (max(at_s, self.now_s), next(self._serial), do))
+
+    def at_for(self, pod: SimPod, at_s: float, do: Callable[[SimPod], None]) -> None:
+        """Call a function with a pod at a time, unless its present container has ended by then."""
+        epoch = pod.epoch
+        self.at(at_s, lambda: do(pod) if pod.epoch == epoch else None)
 
     def _change_s(self) -> float:
         """Return the time at which the next pod ends its step or memory is full, without other changes."""
@@ -298,14 +299,11 @@ class Engine:
                 self._catch_up()
                 freed = min(step.free_bytes, pod.used_bytes)
                 pod.used_bytes -= freed
-                pod.peak_bytes = max(pod.peak_bytes, pod.used_bytes)
                 self._used -= freed
                 self._changes_s = None
             if step.cpu_s > 0:
                 pod.left_cpu_s = step.cpu_s
                 pod.growth = step.grow_bytes / step.cpu_s
-                if step.cache_bytes:
-                    self.has_cache = True
                 self._start(pod)
                 return
             if step.sleep_s > 0:
@@ -313,8 +311,7 @@ class Engine:
                 return
 
     def _sleep(self, pod: SimPod) -> None:
-        epoch = pod.epoch
-        self.at(self.now_s + pod.step.sleep_s, lambda: self.next_step(pod) if pod.epoch == epoch else None)
+        self.at_for(pod, self.now_s + pod.step.sleep_s, self.next_step)
 
     def _start(self, pod: SimPod) -> None:
         if self.now_s != self._then_s:
@@ -323,14 +320,10 @@ class Engine:
         if mechanism is Mechanism.FREEZE:
             return
         group = self._free if mechanism is None else self._throttled
-        left_cpu_s = pod.left_cpu_s
-        pod.to_limit = pod.limit_bytes is not None and pod.used_bytes + pod.growth * left_cpu_s > pod.limit_bytes - 1
-        if pod.to_limit and pod.growth and pod.limit_bytes is not None:
-            left_cpu_s = max(pod.limit_bytes - pod.used_bytes, 0.0) / pod.growth
         pod.group = group
         pod.since = group.clock
         pod.group_changes += 1
-        heapq.heappush(group.ends, (group.clock + left_cpu_s, next(self._serial), pod.group_changes, pod))
+        heapq.heappush(group.ends, (group.clock + pod.left_cpu_s, next(self._serial), pod.group_changes, pod))
         group.count(pod, 1)
         self._changes_s = None
 
@@ -352,14 +345,10 @@ class Engine:
         self._slope = free.growth * free.speed + throttled.growth * self._throttled_cpus
 
     def _end_steps(self, group: Group) -> None:
-        """Handle pods at the end of their step, or at their limit."""
+        """Handle pods at the end of their step."""
         while group.size and self._end_s(group) <= self.now_s:
             pod = group.ends[0][3]
-            to_limit = pod.to_limit
             self._stop(pod)
-            if to_limit and pod.growth:
-                self._node.kill_at_limit(pod)
-                continue
             # The remainder of rounding.
             pod.cpu_s += pod.left_cpu_s
             pod.left_cpu_s = 0.0

@@ -12,7 +12,7 @@ from cgpause.core.model import PodKind
 from cgpause.offline.simulate.kubelet import Backoff, request_bytes
 from cgpause.offline.simulate.pods import MIB, RECLAIM_S, Probe, SimPod
 from cgpause.offline.simulate.service import surging
-from cgpause.offline.simulate.worker import Work, job_seeds, volatile
+from cgpause.offline.simulate.worker import job_seeds, volatile
 
 if TYPE_CHECKING:
     from cgpause.offline.simulate.workload import Lasting
@@ -95,13 +95,7 @@ def make_pods(load: Load, seed: int) -> list[SimPod]:
     return [
         SimPod(
             f"{jobs.name}-{number:02}",
-            volatile(
-                jobs.limit_bytes,
-                jobs.unit_bytes,
-                jobs.rounds,
-                own_seed,
-                Work(jobs.unit_s, machine.page_s, machine.charged_bytes, jobs.idle_s),
-            ),
+            volatile(jobs, machine, own_seed),
             section=jobs.name,
             limit_bytes=jobs.limit_bytes,
             kind=PodKind.BATCH,

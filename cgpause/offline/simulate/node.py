@@ -2,14 +2,14 @@
 
 The model, with its sources (docs/architecture.md, kernel facts):
 
-- memory: anonymous memory of pods, and page cache, which disappears if pods need the room;
+- memory: anonymous memory of pods; no pod exceeds its own limit;
 - the OOM killer: a process that needs memory when none is free tries to reclaim some from all cgroups, 18 times, in its
   own CPU time. If no memory becomes free meanwhile, the kernel kills the container with the highest badness
   (oom_badness(): size, plus oom_score_adj thousandths of the capacity, which kubelet sets by request or QoS class);
 - kubelet: a killed container starts again from zero after 1, 10, 20, 40 … 300 s; three missed liveness probes (every
   10 s, 1 s each) kill;
 - a container does not listen before it has run for `starts_s`: the kernel refuses its probes, paused or not;
-- `noise`: `memory.current` is up to 64 pages per CPU larger than the memory of a pod (MEMCG_CHARGE_BATCH,
+- `SimDaemon.noise`: `memory.current` is up to 64 pages per CPU larger than the memory of a pod (MEMCG_CHARGE_BATCH,
   include/linux/memcontrol.h);
 - `engine` has CPUs and time, `daemon` the daemon. All random numbers are seeded.
 """
@@ -25,7 +25,7 @@ from random import Random
 from cgpause.config.settings import Config
 from cgpause.core.model import CgroupId, Headroom, Pod, QosClass
 from cgpause.core.pod_names import workload_of
-from cgpause.offline.simulate.daemon import Observer, SimDaemon
+from cgpause.offline.simulate.daemon import SimDaemon
 from cgpause.offline.simulate.engine import START_S, Engine
 from cgpause.offline.simulate.kubelet import oom_score_adj
 from cgpause.offline.simulate.pods import RECLAIM_S, Probe, SimPod
@@ -52,14 +52,11 @@ class SimNode:
         make_s: float = 0.0,
         reclaim_s: float = RECLAIM_S,
         seed: int = 0,
-        observe: Observer | None = None,
-        noise: bool = False,
     ) -> None:
         """`config` None: no daemon. Pods come at their `start_s`, or by `add`.
 
         `make_s`: kubelet's time to start a container; it starts one at a time.
         `reclaim_s`: CPU time of one attempt to reclaim memory at the limit, for each pod on the node.
-        `noise`: whether the daemon sees steps of the kernel's charge batch in each pod's memory.
         """
         self.kubepods_max_bytes = kubepods_max_bytes
         self.admitted: dict[SimPod, None] = {}
@@ -74,9 +71,7 @@ class SimNode:
         for pod in sorted(pods, key=lambda pod: pod.start_s):
             self.admitted[pod] = None
             self.engine.at(START_S + pod.start_s, partial(self._appear, pod))
-        self.daemon: SimDaemon | None = None
-        if config is not None:
-            self.daemon = SimDaemon(self, config, self._random, observe=observe, noise=noise)
+        self.daemon = None if config is None else SimDaemon(self, config, self._random)
 
     # Results
 
@@ -133,22 +128,16 @@ class SimNode:
         """Admit a pod now."""
         pod.waiting_s += self.now_s - START_S - pod.start_s
         self.admitted[pod] = None
-        self._make(lambda: self._appear(pod))
+        self._make(pod, self._appear)
 
-    def _make(self, then: Callable[[], None]) -> None:
-        """Let kubelet start a container after the earlier ones; this needs one CPU."""
-        if not self._make_s:
-            self.engine.at(self.now_s, then)
-            return
-        begins_s = max(self._made_at_s, self.now_s)
-        self._made_at_s = begins_s + self._make_s
-
-        def end() -> None:
-            self.engine.make(busy=False)
-            then()
-
-        self.engine.at(begins_s, lambda: self.engine.make(busy=True))
-        self.engine.at(self._made_at_s, end)
+    def _make(self, pod: SimPod, then: Callable[[SimPod], None]) -> None:
+        """Let kubelet start a container after the earlier ones; this needs one CPU. A pod that ends first gets none."""
+        if self._make_s:
+            begins_s = max(self._made_at_s, self.now_s)
+            self._made_at_s = begins_s + self._make_s
+            self.engine.at(begins_s, partial(self.engine.make, busy=True))
+            self.engine.at(self._made_at_s, partial(self.engine.make, busy=False))
+        self.engine.at_for(pod, max(self._made_at_s, self.now_s), then)
 
     def _appear(self, pod: SimPod) -> None:
         number = len(self.all_pods) + 1
@@ -175,13 +164,14 @@ class SimNode:
         pod.cpu_s = 0.0
         pod.started_s = self.now_s
         pod.missed_in_a_row = 0
-        self._containers_changed(pod, "its containers changed")
+        if self.daemon is not None:
+            self.daemon.containers_changed(pod)
         if pod.probe is not None:
             first_s = pod.probe.initial_delay_s + pod.probe.period_s * self._random.random()
             self._probe_at(pod, pod.probe, self.now_s + first_s)
         self.engine.next_step(pod)
 
-    def kill(self, pod: SimPod, why: str, *, starved: bool = False) -> None:
+    def kill(self, pod: SimPod, *, starved: bool = False) -> None:
         """Kill a container, `starved` if for lack of memory on the node; it restarts after the back-off."""
         pod.steps = None
         pod.epoch += 1
@@ -190,26 +180,14 @@ class SimNode:
         pod.cpu_s = 0.0
         pod.probe_open = False
         ran_s = self._stop(pod)
-        epoch = pod.epoch
         if pod.facts is not None:
             pod.facts = replace(pod.facts, no_program=True)
         remove_s = _REMOVE_S * pod.backoff.scale * self._random.random()
-        self.engine.at(self.now_s + remove_s, lambda: self._removed(pod, why, starved=starved))
+        if self.daemon is not None:
+            self.engine.at(self.now_s + remove_s, partial(self.daemon.container_ended, pod, starved=starved))
         backoff_s = pod.backoff.after_kill(ran_s)
         pod.waiting_s += backoff_s
-
-        def make() -> None:
-            if pod.epoch == epoch:
-                self._make(lambda: self._start(pod) if pod.epoch == epoch else None)
-
-        self.engine.at(self.now_s + backoff_s, make)
-
-    def _removed(self, pod: SimPod, why: str, *, starved: bool) -> None:
-        """Let the daemon see that a killed container is gone."""
-        if self.daemon is not None and pod.facts is not None:
-            if starved:
-                self.daemon.ended(pod, killed=True)
-            self._containers_changed(pod, why)
+        self.engine.at_for(pod, self.now_s + backoff_s, lambda pod: self._make(pod, self._start))
 
     def _stop(self, pod: SimPod) -> float:
         """Count the run of a container that ends now; return its length."""
@@ -240,11 +218,7 @@ class SimNode:
         self._leave(pod)
 
     def _probe_at(self, pod: SimPod, probe: Probe, at_s: float) -> None:
-        epoch = pod.epoch
-
-        def ask() -> None:
-            if pod.epoch != epoch:
-                return
+        def ask(pod: SimPod) -> None:
             self._probe_at(pod, probe, at_s + probe.period_s)
             if not self.is_up(pod):
                 if self.daemon is not None:
@@ -254,9 +228,14 @@ class SimNode:
                 self.answer(pod)
             else:
                 pod.probe_open = True
-                self.engine.at(self.now_s + probe.timeout_s, lambda: self._time_out(pod, probe, epoch))
+                self.engine.at_for(pod, self.now_s + probe.timeout_s, time_out)
 
-        self.engine.at(at_s, ask)
+        def time_out(pod: SimPod) -> None:
+            if pod.probe_open:
+                pod.probe_open = False
+                self._miss(pod, probe)
+
+        self.engine.at_for(pod, at_s, ask)
 
     def ran_s(self, pod: SimPod) -> float:
         """Return the seconds since the start of a pod's container without its pauses (`TrackedPod.ran_s`)."""
@@ -277,31 +256,21 @@ class SimNode:
         pod.answered += 1
         pod.missed_in_a_row = 0
 
-    def _time_out(self, pod: SimPod, probe: Probe, epoch: int) -> None:
-        if pod.epoch == epoch and pod.probe_open:
-            pod.probe_open = False
-            self._miss(pod, probe)
-
     def _miss(self, pod: SimPod, probe: Probe) -> None:
         pod.missed += 1
         pod.missed_in_a_row += 1
         pod.worst_missed_in_a_row = max(pod.worst_missed_in_a_row, pod.missed_in_a_row)
         if pod.missed_in_a_row >= probe.failures:
             pod.probe_kills += 1
-            self.kill(pod, "its containers changed")
+            self.kill(pod)
 
     # The kernel
-
-    def kill_at_limit(self, pod: SimPod) -> None:
-        """Kill a process in a pod at its own limit."""
-        pod.own_oom_kills += 1
-        self.kill(pod, "a process in it was OOM-killed")
 
     def kill_one(self) -> None:
         """Kill the container with the highest badness."""
         victim = max((pod for pod in self.pods if self.engine.used(pod) > 0), key=self._badness)
         victim.oom_kills += 1
-        self.kill(victim, "a process in it was OOM-killed", starved=True)
+        self.kill(victim, starved=True)
 
     def _badness(self, pod: SimPod) -> float:
         """Return oom_badness() in bytes."""
@@ -309,7 +278,3 @@ class SimNode:
         if pod.request_bytes is not None:
             adj = oom_score_adj(pod.request_bytes, int(self.engine.room_bytes))
         return self.engine.used(pod) + adj * self.engine.room_bytes / 1000
-
-    def _containers_changed(self, pod: SimPod, why: str) -> None:
-        if self.daemon is not None and pod.facts is not None:
-            self.daemon.containers_changed(pod, pod.facts, why)

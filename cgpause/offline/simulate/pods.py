@@ -22,13 +22,11 @@ RECLAIM_S = 10e-6
 
 
 class Step(NamedTuple):
-    """A step of a container: free memory, then compute (with even growth or shrinkage), then sleep."""
+    """A step of a container: free memory, then compute (with even growth), then sleep."""
 
     free_bytes: float = 0.0
-    """Freed bytes; a negative number takes memory at once."""
     cpu_s: float = 0.0
     grow_bytes: float = 0.0
-    cache_bytes: float = 0.0
     sleep_s: float = 0.0
 
 
@@ -66,6 +64,7 @@ class SimPod:
     section: str = ""
     """Its section of the workload."""
     limit_bytes: int | None = None
+    """Its limit, which its behaviour must not exceed: the simulation knows no kill for that."""
     qos: QosClass = QosClass.BURSTABLE
     kind: PodKind = PodKind.BATCH
     priority: int = 0
@@ -87,7 +86,6 @@ class SimPod:
     """Highest `used_bytes`, of all its containers."""
     told_bytes: float = 0.0
     """The same when the daemon last saw one of them end."""
-    cache_bytes: float = 0.0
     charged_bytes: float = 0.0
     """Pages in `memory.current` that the kernel has charged in advance: one batch per CPU."""
     cpu_s: float = 0.0
@@ -103,8 +101,6 @@ class SimPod:
     runs: list[tuple[float, float]] = field(default_factory=list)
     """Start and end of its finished containers."""
     oom_kills: int = 0
-    own_oom_kills: int = 0
-    """OOM kills at its own limit, which no other pod causes."""
     probe_kills: int = 0
     sacrifices: int = 0
     answered: int = 0
@@ -129,8 +125,6 @@ class SimPod:
     """Time of the last update of its fields, by the group's clock."""
     group_changes: int = 0
     """Number of times that it joined or left a group."""
-    to_limit: bool = False
-    """Whether this step ends at the pod's own limit."""
     tries_left: int = 0
     """Number of attempts left to reclaim memory; 0 while it does not reclaim."""
     interrupted: tuple[float, float] = (0.0, 0.0)
@@ -142,7 +136,7 @@ class SimPod:
     @property
     def restarts(self) -> int:
         """Number of restarts of its container."""
-        return self.oom_kills + self.own_oom_kills + self.probe_kills + self.sacrifices
+        return self.oom_kills + self.probe_kills + self.sacrifices
 
     @property
     def mechanism(self) -> Mechanism | None:

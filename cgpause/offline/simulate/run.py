@@ -31,7 +31,7 @@ class GroupOutcome:
     """Mean end of the finished pods."""
     restarts: int
     oom_kills: int
-    """Kills at the node's limit; `restarts` also counts kills at a pod's own limit, by probes and by sacrifice."""
+    """Kills at the node's limit; `restarts` also counts kills by probes and by sacrifice."""
     probe_kills: int
     sacrifices: int
     lost_cpu_s: float

@@ -7,10 +7,13 @@ limit, works after each unit, and gives all units back. The same seed makes the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from random import Random
+from typing import TYPE_CHECKING
 
 from cgpause.offline.simulate.pods import MIB, PAGE, Behaviour, Step, take
+
+if TYPE_CHECKING:
+    from cgpause.offline.simulate.load import Jobs, Machine
 
 OVERHEAD_BYTES = MIB
 """Bytes below the limit for memory that the kernel charges besides."""
@@ -33,41 +36,22 @@ def job_seeds(seed: int, jobs: int) -> list[int]:
     return [chance.getrandbits(63) for _ in range(jobs)]
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The work of a job, and the costs of its memory."""
-
-    unit_s: float
-    """CPU time of the work after each unit."""
-    page_s: float
-    """CPU time to take a page."""
-    charged_bytes: int = 0
-    """Memory that the kernel charges to a container and its sandbox besides: page tables, stacks, the program."""
-    idle_s: float = 0.0
-    """Sleep after the work, in s."""
-
-
-def volatile(limit_bytes: int, unit_bytes: int, rounds: int, seed: int, work: Work) -> Behaviour:
-    """Return the job: `rounds` times up, by units, and down.
-
-    Raises:
-        ValueError: the limit is too small for it.
-    """
-    if limit_bytes < 4 * OVERHEAD_BYTES:
-        raise ValueError(f"a limit of {limit_bytes} bytes is too small: at least {4 * OVERHEAD_BYTES}")
+def volatile(jobs: Jobs, machine: Machine, seed: int) -> Behaviour:
+    """Return one of these jobs: `rounds` times up, by units, and down."""
 
     def run() -> Iterator[Step]:
-        hold = limit_bytes // 2 // PAGE * PAGE
-        most = (limit_bytes - OVERHEAD_BYTES) // PAGE * PAGE - hold
+        unit_bytes, page_s = jobs.unit_bytes, machine.page_s
+        hold = jobs.limit_bytes // 2 // PAGE * PAGE
+        most = (jobs.limit_bytes - OVERHEAD_BYTES) // PAGE * PAGE - hold
         chance = splitmix64(seed)
-        take_unit, compute = take(unit_bytes, work.page_s), Step(cpu_s=work.unit_s, sleep_s=work.idle_s)
-        yield take(hold, work.page_s, work.charged_bytes)
-        for _ in range(rounds):
+        take_unit, compute = take(unit_bytes, page_s), Step(cpu_s=jobs.unit_s, sleep_s=jobs.idle_s)
+        yield take(hold, page_s, machine.charged_bytes)
+        for _ in range(jobs.rounds):
             target = next(chance) % (most // PAGE + 1) * PAGE
             held = 0
             while held < target:
                 unit = min(unit_bytes, target - held)
-                yield take_unit if unit == unit_bytes else take(unit, work.page_s)
+                yield take_unit if unit == unit_bytes else take(unit, page_s)
                 yield compute
                 held += unit
             yield Step(free_bytes=held)

@@ -66,9 +66,9 @@ def noise(cpus: int, seconds: float = NOISE_S, seed: int = 0) -> Quietness:
         kubepods_max_bytes=int(1.05 * NOISE_PODS * (held + batches)),
         cpus=cpus,
         seed=seed,
-        observe=observe,
-        noise=True,
     )
+    assert node.daemon is not None
+    node.daemon.observe, node.daemon.noise = observe, True
     node.run(seconds)
     pauses = sum(since_s >= START_S + SETTLED_S for pod in node.all_pods for since_s, _ in node.pause_spans(pod))
     return Quietness(cpus, seconds, samples, largest, pauses, first)

@@ -21,7 +21,7 @@ from cgpause.config.settings import Config
 from cgpause.offline.simulate.load import Jobs, Load, Machine
 from cgpause.offline.simulate.pods import PAGE
 from cgpause.offline.simulate.run import Outcome, simulate
-from cgpause.offline.simulate.worker import Work, job_seeds, volatile
+from cgpause.offline.simulate.worker import job_seeds, volatile
 from lab.bed.arms import STOCK, cgpause_config
 from lab.bed.frame import print_result
 from lab.bed.kubepods import MIB
@@ -87,10 +87,10 @@ def simulated(result: Result, costs: Costs) -> Outcome:
 
 def work_of(share: int, seed: int) -> tuple[int, int]:
     """Return the numbers of units of work and of pages that all jobs of a load need."""
-    limit = CAPACITY // share // PAGE * PAGE
+    load = load_of(share, 1.0, Costs(unit_s=1, page_s=1, make_s=0, charged_bytes=0), enforced=False)
     units = pages = 0
-    for job in job_seeds(seed, JOBS[share]):
-        for step in volatile(limit, limit // UNITS, ROUNDS, job, Work(unit_s=1, page_s=1))():
+    for job in job_seeds(seed, load.count):
+        for step in volatile(load.jobs[0], load.machine, job)():
             if step.grow_bytes:
                 pages += round(step.cpu_s)
             else:
