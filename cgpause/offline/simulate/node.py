@@ -32,11 +32,10 @@ from cgpause.offline.simulate.pods import RECLAIM_S, Probe, SimPod
 
 _NODE_BYTES = 1 << 40
 """Memory of a node without a limit on kubepods: more than any pods take."""
-_BURSTABLE_ADJ = 500
 _REMOVE_S = 0.5
 """Longest time from the kill of a container to the removal of its cgroup."""
-_OOM_SCORE_ADJ = {QosClass.GUARANTEED: -997, QosClass.BURSTABLE: _BURSTABLE_ADJ, QosClass.BEST_EFFORT: 1000}
-"""kubelet's values; that of a Burstable pod follows from its request, here half the capacity for all."""
+_OOM_SCORE_ADJ = {QosClass.BURSTABLE: 500, QosClass.BEST_EFFORT: 1000}
+"""kubelet's values for a pod without `request_bytes`; a Burstable one counts as if it requested half the capacity."""
 
 
 class SimNode:
@@ -199,7 +198,11 @@ class SimNode:
         pod.started_s = None
         return ran_s
 
-    def _leave(self, pod: SimPod) -> None:
+    def finish(self, pod: SimPod) -> None:
+        """Remove a finished pod."""
+        pod.finished_s = self.now_s - START_S
+        if self.daemon is not None:
+            self.daemon.finish(pod)
         pod.steps = None
         pod.epoch += 1
         self.engine.remove(pod)
@@ -209,13 +212,6 @@ class SimNode:
         self._stop(pod)
         self.gone.append(pod)
         del self.admitted[pod]
-
-    def finish(self, pod: SimPod) -> None:
-        """Remove a finished pod."""
-        pod.finished_s = self.now_s - START_S
-        if self.daemon is not None:
-            self.daemon.finish(pod)
-        self._leave(pod)
 
     def _probe_at(self, pod: SimPod, probe: Probe, at_s: float) -> None:
         def ask(pod: SimPod) -> None:

@@ -6,6 +6,7 @@ This module has no postponed annotations: `options` needs the types themselves.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 from cgpause.config.load import load_options
@@ -25,6 +26,9 @@ _PRIORITY = option(
 _LISTENS = option("Whether it listens on TCP: then it is a service to the daemon, and is probed.")
 _PROTECTED = option("Whether it may never be paused.")
 
+_seconds = partial(option, unit="s", low=0, high=1e6)
+_mib = partial(option, unit="MiB", low=1, high=1 << 30)
+
 
 def _name(what: str) -> dict[str, Option]:
     return option(
@@ -39,9 +43,7 @@ class NodesOptions:
     """The nodes, all alike."""
 
     count: int = field(default=1, metadata=option("Number of nodes.", low=1, high=1000))
-    memory_mib: int = field(
-        default=32768, metadata=option("memory.max of kubepods on each.", unit="MiB", low=16, high=1 << 30)
-    )
+    memory_mib: int = field(default=32768, metadata=_mib("memory.max of kubepods on each.", low=16))
     cpus: float = field(default=8.0, metadata=option("CPUs of each.", low=0.1, high=4096))
     oversubscription_pct: float = field(
         default=100.0,
@@ -57,8 +59,7 @@ class NodesOptions:
         metadata=option("Factor on kubelet's wait before a restart (1, 10, 20, 40 … 300 s).", low=0, high=100),
     )
     start_s: float = field(
-        default=0.2,
-        metadata=option("kubelet's time to start a container; it starts one at a time.", unit="s", low=0, high=3600),
+        default=0.2, metadata=_seconds("kubelet's time to start a container; it starts one at a time.", high=3600)
     )
     page_us: float = field(
         default=1.7, metadata=option("CPU time that a page of 4 KiB costs.", unit="µs", low=0.01, high=1e6)
@@ -81,23 +82,20 @@ class JobsOptions:
 
     name: str = field(metadata=_name("Their name."))
     count: int = field(metadata=option("How many.", low=1, high=MAX_JOBS))
-    limit_mib: int = field(metadata=option("Memory limit of each.", unit="MiB", low=4, high=1 << 30))
+    limit_mib: int = field(metadata=_mib("Memory limit of each.", low=4))
     unit_mib: int | None = field(
-        default=None,
-        metadata=option("What it takes at a time; an eighth of the limit unless set.", unit="MiB", low=1, high=1 << 30),
+        default=None, metadata=_mib("What it takes at a time; an eighth of the limit unless set.")
     )
     rounds: int = field(default=3, metadata=option("How often it goes up and down.", low=1, high=1000))
     unit_cpu_s: float = field(
         default=2.0, metadata=option("CPU time of the work after each unit.", unit="s", above=0, high=1e6)
     )
-    unit_idle_s: float = field(
-        default=0.0, metadata=option("Asleep after the work after each unit.", unit="s", low=0, high=1e6)
-    )
+    unit_idle_s: float = field(default=0.0, metadata=_seconds("Asleep after the work after each unit."))
     request_millicpu: int = field(
         default=0, metadata=option("CPU request of each.", unit="thousandths of a CPU", low=0, high=1 << 22)
     )
-    start_s: float = field(default=0.0, metadata=option("When the first comes.", unit="s", low=0, high=1e9))
-    every_s: float = field(default=0.0, metadata=option("How long after it the next comes.", unit="s", low=0, high=1e6))
+    start_s: float = field(default=0.0, metadata=_seconds("When the first comes.", high=1e9))
+    every_s: float = field(default=0.0, metadata=_seconds("How long after it the next comes."))
     priority: int = field(default=0, metadata=_PRIORITY)
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -112,51 +110,41 @@ class _LastingOptions:
     """Common options of services and DaemonSets."""
 
     name: str = field(metadata=_name("Its name."))
-    base_mib: int = field(metadata=option("Memory that each pod always holds.", unit="MiB", low=1, high=1 << 30))
-    surge_mib: int = field(default=0, metadata=option("Memory that a surge adds.", unit="MiB", low=0, high=1 << 30))
-    surge_s: float = field(default=5.0, metadata=option("Time in which a surge grows.", unit="s", low=0.01, high=1e6))
+    base_mib: int = field(metadata=_mib("Memory that each pod always holds."))
+    surge_mib: int = field(default=0, metadata=_mib("Memory that a surge adds.", low=0))
+    surge_s: float = field(default=5.0, metadata=_seconds("Time in which a surge grows.", low=0.01))
     rest_s: float = field(
-        default=20.0,
-        metadata=option(
-            "Mean time between two surges, each from half to one and a half of it.", unit="s", low=0, high=1e6
-        ),
+        default=20.0, metadata=_seconds("Mean time between two surges, each from half to one and a half of it.")
     )
     limit_mib: int | None = field(
-        default=None,
-        metadata=option(
-            f"Memory limit of each pod; base, surge and {_SPARE_MIB} MiB unless set.", unit="MiB", low=4, high=1 << 30
-        ),
+        default=None, metadata=_mib(f"Memory limit of each pod; base, surge and {_SPARE_MIB} MiB unless set.", low=4)
     )
     request_mib: int | None = field(
-        default=None,
-        metadata=option("Memory that each pod requests; limit_mib unless set.", unit="MiB", low=0, high=1 << 30),
+        default=None, metadata=_mib("Memory that each pod requests; limit_mib unless set.", low=0)
     )
     listens: bool = field(default=True, metadata=_LISTENS)
     probe_period_s: float = field(
-        default=Probe().period_s, metadata=option("Period of its liveness probe.", unit="s", low=0.1, high=3600)
+        default=Probe().period_s, metadata=_seconds("Period of its liveness probe.", low=0.1, high=3600)
     )
     probe_timeout_s: float = field(
-        default=Probe().timeout_s, metadata=option("Timeout of its liveness probe.", unit="s", low=0.01, high=3600)
+        default=Probe().timeout_s, metadata=_seconds("Timeout of its liveness probe.", low=0.01, high=3600)
     )
     probe_failures: int = field(
         default=Probe().failures, metadata=option("Missed probes in a row that kill the container.", low=1, high=1000)
     )
     probe_initial_delay_s: float = field(
         default=Probe().initial_delay_s,
-        metadata=option("Time after the start of a container before its first probe.", unit="s", low=0, high=86400),
+        metadata=_seconds("Time after the start of a container before its first probe.", high=86400),
     )
     starts_s: float = field(
         default=0.0,
-        metadata=option(
+        metadata=_seconds(
             "Running time of a container before it listens; probes fail until then, and a pause makes it take longer.",
-            unit="s",
-            low=0,
             high=86400,
         ),
     )
     latency_s: float | None = field(
-        default=None,
-        metadata=option("For how long it may go without an answer; only counted.", unit="s", low=0, high=1e6),
+        default=None, metadata=_seconds("For how long it may go without an answer; only counted.")
     )
     protected: bool = field(default=False, metadata=_PROTECTED)
     priority: int = field(default=0, metadata=_PRIORITY)

@@ -129,19 +129,21 @@ def figures_of(outcome: Outcome) -> dict[str, Any]:
 def do(task: Task) -> dict[str, Any]:
     """Do one run and return its task and figures for JSON."""
     match task.part:
-        case "presets":
-            found = figures_of(simulate(load_of(task), config_of(task.arm), task.seed))
-        case "waiting":
-            found = figures_of(simulate(waiting(task.load), config_of(task.arm), task.seed))
-        case "adversaries":
-            found = run(ADVERSARIES[task.load].node(task.seed), config_of(task.arm), task.seed).figures()
-        case "starting":
-            found = run(starting(task.cpus, task.seed), config_of(task.arm), task.seed).figures()
+        case "presets" | "waiting":
+            load = load_of(task) if task.part == "presets" else waiting(task.load)
+            found = figures_of(simulate(load, config_of(task.arm), task.seed))
+        case "adversaries" | "starting":
+            is_start = task.part == "starting"
+            node = starting(task.cpus, task.seed) if is_start else ADVERSARIES[task.load].node(task.seed)
+            found = asdict(run(node, config_of(task.arm), task.seed))
         case _:
             found = asdict(noise(task.cpus, seed=task.seed))
     values = asdict(task) | found
-    del values["part"]
-    return {name: round(value, _DIGITS) if isinstance(value, float) else value for name, value in values.items()}
+    return {
+        name: round(value, _DIGITS) if isinstance(value, float) else value
+        for name, value in values.items()
+        if name not in ("part", "finished_names")
+    }
 
 
 def load_seeds(seeds: Sequence[int]) -> list[int]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from cgpause.config.settings import Config
 from cgpause.offline.simulate.cluster import Cluster
@@ -30,7 +30,6 @@ class Node:
     """True if pods wait in order until their requests fit; otherwise each pod starts at its `start_s`."""
     make_s: float = 0.0
     """Time to start a container, in seconds."""
-    horizon_s: float = PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +52,9 @@ class Outcome:
     longest_start_s: float = 0.0
     """Longest time from the start of a service's container until it answers, is killed, or the run ends."""
 
-    def figures(self) -> dict[str, Any]:
-        """Return the outcome for JSON."""
-        return {name: value for name, value in asdict(self).items() if name != "finished_names"}
-
 
 def run(node: Node, config: Config | None, seed: int = 0) -> Outcome:
-    """Simulate a node until its last job has finished or `horizon_s` is over; without control if `config` is None."""
+    """Simulate a node until its last job has finished or PATIENCE_S is over; without control if `config` is None."""
     sim = SimNode(
         [] if node.queued else node.pods,
         config=config,
@@ -68,7 +63,7 @@ def run(node: Node, config: Config | None, seed: int = 0) -> Outcome:
         make_s=node.make_s,
         seed=seed,
     )
-    end_s = START_S + node.horizon_s
+    end_s = START_S + PATIENCE_S
     if node.queued:
         Cluster([sim], node.pods, node.capacity_bytes, seed=seed).run(end_s)
     else:
@@ -83,7 +78,7 @@ def run(node: Node, config: Config | None, seed: int = 0) -> Outcome:
         jobs=len(jobs),
         finished=len(finished),
         finished_names=sorted(pod.name for pod in finished),
-        total_s=max(pod.finished_s or 0.0 for pod in finished) if len(finished) == len(jobs) else node.horizon_s,
+        total_s=max(pod.finished_s or 0.0 for pod in finished) if len(finished) == len(jobs) else PATIENCE_S,
         kills=sim.oom_kills,
         probe_kills=sum(pod.probe_kills for pod in services),
         pauses=len(pauses),
