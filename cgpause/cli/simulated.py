@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from cgpause.cli.output import console, print_rows
+from cgpause.config.settings import HowPaused
 from cgpause.core import durations
 from cgpause.core.errors import printable
-from cgpause.offline.simulate import command
+from cgpause.core.memory_units import mib
 
 _WIDE = 145
 """Terminal width from which all figures are shown, in columns."""
@@ -19,13 +20,13 @@ def print_simulation(values: dict[str, Any], *, wide: bool) -> None:
     to = console()
     wide = wide or to.width >= _WIDE
     for number, load in enumerate(values["workloads"]):
-        about = f"{command.size(load)}, {command.conditions(values)}"
+        about = f"{_size(load)}, {_conditions(values)}"
         to.print(f"{chr(10) if number else ''}{printable(load['workload'])}: {about}", soft_wrap=True)
         policies = load["policies"]
         _print([[("POLICY", policy["policy"]), *_figures(policy, wide=wide)] for policy in policies], texts=1)
         if len(policies[0]["groups"]) > 1:
             to.print()
-            _print(command.group_rows(policies, wide=wide), texts=2)
+            _print(group_rows(policies, wide=wide), texts=2)
 
 
 def _print(rows: Sequence[Sequence[tuple[str, str]]], texts: int) -> None:
@@ -61,4 +62,59 @@ def _figures(policy: dict[str, Any], *, wide: bool) -> list[tuple[str, str]]:
         ("LONGEST", times["longest_pause_s"]),
     ]
     narrow = ("FINISHED", "RESTARTS", "TOTAL", "RUNNING", "WAITING", "USED", "PAUSED")
+    return row if wide else [(title, text) for title, text in row if title in narrow]
+
+
+def _size(load: dict[str, Any]) -> str:
+    """Return the size of a workload as text; `load` is one of the values of `compare`."""
+    nodes = f"{load['nodes']} node{'s' if load['nodes'] != 1 else ''}"
+    return (
+        f"{load['jobs']} jobs on {nodes} of {mib(load['memory_bytes'])}, "
+        f"oversubscribed to {load['oversubscription_pct']:g} %"
+    )
+
+
+def _conditions(values: dict[str, Any]) -> str:
+    """Return seeds and mechanism as text; `values` is the result of `compare`."""
+    first, *others = values["seeds"]
+    seeds = f"seeds {first} to {others[-1]}" if others else f"seed {first}"
+    by = values["mechanism"]
+    return f"{seeds}; pods are {'throttled, batch then frozen' if by == HowPaused.AUTO else f'paused by {by}'}"
+
+
+def group_rows(policies: Sequence[dict[str, Any]], *, wide: bool) -> list[list[tuple[str, str]]]:
+    """Return the groups of a workload as titles and rows, with the policies of a group together."""
+    return [
+        _group_row(policy["policy"], policy["groups"][number], digits=0 if len(policy["runs"]) == 1 else 1, wide=wide)
+        for number in range(len(policies[0]["groups"]))
+        for policy in policies
+    ]
+
+
+def _group_row(policy: str, group: dict[str, Any], *, digits: int, wide: bool) -> list[tuple[str, str]]:
+    is_job = group["kind"] == "jobs"
+
+    def counted(name: str) -> str:
+        return "-" if group[name] is None else f"{group[name]:.{digits}f}"
+
+    def shown(name: str) -> str:
+        return "-" if group[name] is None else durations.shown(group[name])
+
+    row = [
+        ("GROUP", group["name"]),
+        ("POLICY", policy),
+        ("PRIORITY", str(group["priority"])),
+        ("PODS", counted("pods")),
+        ("RESTARTS", counted("restarts")),
+        ("BY PROBE", "-" if is_job else counted("probe_kills")),
+        ("MISSED", "-" if is_job else counted("probes_missed")),
+        ("IN A ROW", "-" if is_job else counted("missed_in_a_row")),
+        ("DONE", shown("finished_mean_s") if is_job else "-"),
+        ("PAUSES", counted("pauses")),
+        ("PAUSED", shown("paused_s")),
+        ("LONGEST", shown("longest_pause_s")),
+        ("SILENT", shown("longest_silence_s")),
+        ("LATE", counted("late")),
+    ]
+    narrow = ("GROUP", "POLICY", "RESTARTS", "BY PROBE", "DONE", "PAUSED", "SILENT", "LATE")
     return row if wide else [(title, text) for title, text in row if title in narrow]

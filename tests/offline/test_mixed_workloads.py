@@ -6,8 +6,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from cgpause.cli.simulated import group_rows
 from cgpause.config.settings import Config, HoldConfig
-from cgpause.offline.simulate.command import group_rows
 from cgpause.offline.simulate.load import Load, Machine, make_daemons, make_pods, make_services
 from cgpause.offline.simulate.pods import MIB, Step
 from cgpause.offline.simulate.presets import PRESETS

@@ -10,10 +10,8 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from cgpause.config.settings import Config, HowPaused
-from cgpause.core import durations
+from cgpause.config.settings import Config
 from cgpause.core.errors import UsageError
-from cgpause.core.memory_units import mib
 from cgpause.core.model import Policy
 from cgpause.offline import parallel
 from cgpause.offline.progress import bar
@@ -123,61 +121,3 @@ def _all_rounded(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rounded(value: Any) -> Any:  # noqa: ANN401 - whatever JSON has
     return round(value, _DIGITS) if isinstance(value, float) else value
-
-
-# --- words for the tables ------------------------------------------------------------------------------------
-
-
-def size(load: dict[str, Any]) -> str:
-    """Return the size of a workload as text; `load` is one of the values of `compare`."""
-    nodes = f"{load['nodes']} node{'s' if load['nodes'] != 1 else ''}"
-    return (
-        f"{load['jobs']} jobs on {nodes} of {mib(load['memory_bytes'])}, "
-        f"oversubscribed to {load['oversubscription_pct']:g} %"
-    )
-
-
-def conditions(values: dict[str, Any]) -> str:
-    """Return seeds and mechanism as text; `values` is the result of `compare`."""
-    first, *others = values["seeds"]
-    seeds = f"seeds {first} to {others[-1]}" if others else f"seed {first}"
-    by = values["mechanism"]
-    return f"{seeds}; pods are {'throttled, batch then frozen' if by == HowPaused.AUTO else f'paused by {by}'}"
-
-
-def group_rows(policies: Sequence[dict[str, Any]], *, wide: bool) -> list[list[tuple[str, str]]]:
-    """Return the groups of a workload as titles and rows, with the policies of a group together."""
-    return [
-        _group_row(policy["policy"], policy["groups"][number], digits=0 if len(policy["runs"]) == 1 else 1, wide=wide)
-        for number in range(len(policies[0]["groups"]))
-        for policy in policies
-    ]
-
-
-def _group_row(policy: str, group: dict[str, Any], *, digits: int, wide: bool) -> list[tuple[str, str]]:
-    is_job = group["kind"] == "jobs"
-
-    def counted(name: str) -> str:
-        return "-" if group[name] is None else f"{group[name]:.{digits}f}"
-
-    def shown(name: str) -> str:
-        return "-" if group[name] is None else durations.shown(group[name])
-
-    row = [
-        ("GROUP", group["name"]),
-        ("POLICY", policy),
-        ("PRIORITY", str(group["priority"])),
-        ("PODS", counted("pods")),
-        ("RESTARTS", counted("restarts")),
-        ("BY PROBE", "-" if is_job else counted("probe_kills")),
-        ("MISSED", "-" if is_job else counted("probes_missed")),
-        ("IN A ROW", "-" if is_job else counted("missed_in_a_row")),
-        ("DONE", shown("finished_mean_s") if is_job else "-"),
-        ("PAUSES", counted("pauses")),
-        ("PAUSED", shown("paused_s")),
-        ("LONGEST", shown("longest_pause_s")),
-        ("SILENT", shown("longest_silence_s")),
-        ("LATE", counted("late")),
-    ]
-    narrow = ("GROUP", "POLICY", "RESTARTS", "BY PROBE", "DONE", "PAUSED", "SILENT", "LATE")
-    return row if wide else [(title, text) for title, text in row if title in narrow]

@@ -225,14 +225,13 @@ class SimDaemon:
 
     def _release(self, pod: SimPod, facts: Pod) -> None:
         assert facts.paused is not None
-        self.end_hold(pod)
-        pod.facts = replace(pod.facts or facts, paused=None, distress=None)
+        self._end_hold(pod)
+        pod.facts = replace(facts, paused=None, distress=None)
         self._engine.regroup(pod)
         if pod.probe_open:
             self._node.answer(pod)
 
-    def end_hold(self, pod: SimPod) -> None:
-        """Note the end of a pod's pause."""
+    def _end_hold(self, pod: SimPod) -> None:
         since_s, _ = pod.pauses[-1]
         pod.pauses[-1] = (since_s, self._engine.now_s)
 
@@ -250,12 +249,9 @@ class SimDaemon:
         self._quiet = None
         now_ns, hold = self._now_ns(), self.config.hold
         is_service = pod.kind is PodKind.SERVICE and (not pod.starts_s or pod in self._services)
-        if is_service:
-            kind = PodKind.SERVICE
-        elif self._kinds.is_silent(facts.workload):
+        kind = PodKind.SERVICE if is_service else PodKind.STARTING
+        if not is_service and self._kinds.is_silent(facts.workload):
             kind = self._kinds.of_silent(facts.workload, 0.0)
-        else:
-            kind = PodKind.STARTING
         pod.facts = replace(
             facts,
             changed_at_ns=now_ns,
@@ -342,6 +338,8 @@ class SimDaemon:
         """Take in the end of a pod (`Classifier.learn_from_end`)."""
         self._quiet = None
         self._ended_in(pod)
+        if pod.mechanism is not None:
+            self._end_hold(pod)
         if pod.kind is not PodKind.BATCH or pod.facts is None:
             return
         name = pod.facts.workload

@@ -215,16 +215,15 @@ class Engine:
         self.at(at_s, lambda: do(pod) if pod.epoch == epoch else None)
 
     def _change_s(self) -> float:
-        """Return the time at which the next pod ends its step or memory is full, without other changes."""
-        if self._changes_s is None:
-            self._share()
-            change_s = self._end_s(self._free)
-            if self._throttled.size:
-                change_s = min(change_s, self._end_s(self._throttled))
-            if self._slope > 0:
-                change_s = min(change_s, self._then_s + (self.room_bytes - self._used) / self._slope)
-            self._changes_s = change_s
-        return self._changes_s
+        """Set and return the time at which the next pod ends its step or memory is full, without other changes."""
+        self._share()
+        change_s = self._end_s(self._free)
+        if self._throttled.size:
+            change_s = min(change_s, self._end_s(self._throttled))
+        if self._slope > 0:
+            change_s = min(change_s, self._then_s + (self.room_bytes - self._used) / self._slope)
+        self._changes_s = change_s
+        return change_s
 
     def _end_s(self, group: Group) -> float:
         if not group.size or group.speed == 0:

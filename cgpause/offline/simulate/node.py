@@ -206,8 +206,6 @@ class SimNode:
         pod.steps = None
         pod.epoch += 1
         self.engine.remove(pod)
-        if pod.mechanism is not None and self.daemon is not None:
-            self.daemon.end_hold(pod)
         pod.facts = None
         self._stop(pod)
         self.gone.append(pod)
