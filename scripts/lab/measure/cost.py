@@ -33,8 +33,9 @@ from lab.measure.bench import CGROUP_ROOT, USUAL_PODS, environment
 from lab.vm.build import ensure_program
 from lab.vm.host import REPO, LabError, run_tool, say
 
-SETTLE_S = 12.0
-"""Time in seconds before a measurement: for the start, the first walks of the tree and the first periodic work."""
+SETTLE_S = 90.0
+"""Time in seconds before a measurement: for the start, the first walks of the tree, and the checks of silent pods,
+which are frequent in the daemon's first minute."""
 SECONDS = 60
 """Time in seconds for which each daemon is measured."""
 PHASES = ("idle", "pressure")

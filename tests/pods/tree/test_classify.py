@@ -101,12 +101,12 @@ def test_the_older_a_silent_pod_the_rarer_it_is_checked(fake: FakeTree, tree: Po
             found += [at_s] * len(asked.pods)
         return found
 
-    assert times(1, 300) == [10, 20, 40, 80, 140, 200, 260]
-    tracked.pod = replace(tracked.pod, paused=record(300 * S))
-    assert times(300, 325) == [300, 310, 320], "a pause may be long if it does not listen"
-    tree.note_container_change(tracked, 325 * S)
-    tracked.clear_pause(325 * S)
-    assert times(325, 400) == [335, 345, 365], "its new container may begin to listen"
+    assert times(1, 2000) == [10, 20, 40, 80, 160, 320, 640, 1240, 1840]
+    tracked.pod = replace(tracked.pod, paused=record(2000 * S))
+    assert times(2000, 2025) == [2000, 2010, 2020], "a pause may be long if it does not listen"
+    tree.note_container_change(tracked, 2025 * S)
+    tracked.clear_pause(2025 * S)
+    assert times(2025, 2100) == [2035, 2045, 2065], "its new container may begin to listen"
 
 
 def test_a_container_that_starts_may_yet_listen(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
