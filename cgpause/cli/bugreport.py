@@ -29,6 +29,7 @@ FOLDER = "cgpause-bug-report"
 MAX_BYTES = 2 << 20
 """Size limit of one part's output, of which the end is kept."""
 _PART_S = 120.0
+"""Longest time of one part: a node that is short of memory may need a minute for a command."""
 _MISSING = "not collected: "
 # Named properties only: the unit's text may have passwords, in Environment= or in a comment.
 _UNITS = (

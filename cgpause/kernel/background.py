@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import queue
 import threading
@@ -79,9 +80,8 @@ class BackgroundReader(Generic[T]):
         self._what = what
         self._where = where
         self._reading: threading.Thread | None = None
-        self._begun_s = 0.0
-        self._is_logged = False
-        """Whether the present reading was logged as slow."""
+        self._slow_at_s = math.inf
+        """Time from which the present reading is logged as slow; infinite once it was."""
 
     def __call__(self) -> T:
         """Return the result; wait for a new reading for up to _PATIENCE_S, and not at all while an earlier one hangs.
@@ -89,11 +89,11 @@ class BackgroundReader(Generic[T]):
         Without a new reading this is the result of the last one.
         """
         if self._reading is not None and self._reading.is_alive():
-            if not self._is_logged and time.monotonic() >= self._begun_s + _SLOW_S:
-                self._is_logged = True
+            if time.monotonic() >= self._slow_at_s:
+                self._slow_at_s = math.inf
                 log.warning("%s not read yet: the disk of %s is slow or hangs", self._what, self._where)
             return self._result
-        self._begun_s, self._is_logged = time.monotonic(), False
+        self._slow_at_s = time.monotonic() + _SLOW_S
         self._reading = threading.Thread(target=self._run, name="reading", daemon=True)
         try:
             self._reading.start()

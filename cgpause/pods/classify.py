@@ -36,6 +36,7 @@ _CHECK_INTERVAL_S = 10.0
 interval grows with its age, to _LONGEST_INTERVAL_S: few begin late, and a pause leads to a check at once. One check
 takes 0.84 ms on a CPU of 10^9 instructions a second (measured): each 10 s, those of 110 pods took 0.9 % of it."""
 _LONGEST_INTERVAL_S = 600.0
+"""Longest interval of these checks. By that count those of 110 old pods take 0.02 %."""
 _CHECKED_AT_ONCE = 16
 """Most pods checked in a row: one check can take 5 ms (see `listening`), and the loop waits for it."""
 

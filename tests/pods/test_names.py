@@ -61,7 +61,7 @@ def test_a_disk_that_hangs_delays_one_reading_and_no_other(tmp_path: Path, monke
     assert begun.wait(60)
     assert names() == before
     assert caplog.records == [], "a busy machine is slow too"
-    monkeypatch.setattr(background, "_SLOW_S", 0.0)
+    monkeypatch.setattr(names, "_slow_at_s", 0.0)
     assert names() == before == names()
     assert len(readings) == 1, "one reading at a time"
     assert [record.message for record in caplog.records] == [

@@ -27,7 +27,7 @@ from cgpause import __version__
 from lab.bed.arms import PEERS, SLICE, Place, peer, systemctl
 from lab.bed.frame import comes_true, print_result
 from lab.bed.kubelet import count_oom_kills
-from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid, read_keyed
+from lab.bed.kubepods import MIB, NEW_NETWORK, Kubepods, PodSpec, make_uid, read_keyed
 from lab.bed.stage import own_slice, read_meminfo
 from lab.measure.bench import CGROUP_ROOT, USUAL_PODS, environment
 from lab.vm.build import ensure_program
@@ -194,7 +194,7 @@ class Node:
         self._loads = 0
         # Not the sandbox's program: a pod with nothing else has no program. Each has its own network, as in Kubernetes:
         # on the host's network a pod counts as listening after one check, and these are checked again and again.
-        sleeper = ["unshare", "--net", "sleep", "infinity"]
+        sleeper = [*NEW_NETWORK, "sleep", "infinity"]
         for number in range(pods):
             spec = _spec(f"sleeper-{number}")
             tree.add_pod(spec)
