@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from typing import NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.layout import Layout
@@ -57,9 +58,22 @@ _CONSOLE = Console(
 )
 
 
+class _Plan(NamedTuple):
+    """Number of lines of each part of the screen."""
+
+    title: int
+    bars: int
+    sparks: int
+    summary: int
+    rows: int
+    """Rows of pods, or lines of the description, below a header."""
+    pane: int
+    footer: int
+
+
 def visible_rows(snapshot: NodeView, ui: Ui, width: int, height: int) -> int:
     """Return the number of rows for pods, or of lines of a description, on a screen of this size."""
-    return _plan(snapshot, ui, width, height)["rows"]
+    return _plan(snapshot, ui, width, height).rows
 
 
 def settled(ui: Ui, snapshot: NodeView, width: int, height: int) -> Ui:
@@ -75,12 +89,12 @@ def render(snapshot: NodeView, ui: Ui, width: int, height: int, *, ascii_only: b
     """Return the whole screen, which rich can print."""
     plan = _plan(snapshot, ui, width, height)
     parts: list[tuple[RenderableType, int]] = [
-        (title(snapshot, width), plan["title"]),
-        (Group(*bars(snapshot, width, plan["bars"])), plan["bars"]),
-        (Group(*sparks(snapshot, width, plan["sparks"])), plan["sparks"]),
-        (summary(snapshot), plan["summary"]),
+        (title(snapshot, width), plan.title),
+        (Group(*bars(snapshot, width, plan.bars)), plan.bars),
+        (Group(*sparks(snapshot, width, plan.sparks)), plan.sparks),
+        (summary(snapshot), plan.summary),
         *_body(snapshot, ui, width, plan),
-        (Group(*footer(snapshot, ui, width, plan["footer"])), plan["footer"]),
+        (Group(*footer(snapshot, ui, width, plan.footer)), plan.footer),
     ]
     layout = Layout()
     layout.split_column(*(Layout(part, size=count) for part, count in parts if count > 0))
@@ -98,32 +112,30 @@ def _trim(line: list[Segment], *, ascii_only: bool) -> list[Segment]:
     return kept
 
 
-def _body(snapshot: NodeView, ui: Ui, width: int, plan: dict[str, int]) -> list[tuple[RenderableType, int]]:
+def _body(snapshot: NodeView, ui: Ui, width: int, plan: _Plan) -> list[tuple[RenderableType, int]]:
     if ui.mode is Mode.HELP:
-        return [
-            (Group(panes.rule("help: q quits, any other key returns", width), panes.help_table()), plan["rows"] + 1)
-        ]
+        return [(Group(panes.rule("help: q quits, any other key returns", width), panes.help_table()), plan.rows + 1)]
     if ui.describing:
         all_lines, here = _described(snapshot, ui, width), cursor(snapshot, ui)
-        lines = all_lines[ui.scroll : ui.scroll + plan["rows"]]
+        lines = all_lines[ui.scroll : ui.scroll + plan.rows]
         name = f"describe {'' if here is None else here.label}"
         if len(lines) < len(all_lines):
             name += f" (lines {ui.scroll + 1}-{ui.scroll + len(lines)} of {len(all_lines)})"
-        return [(panes.rule(name, width), 1), (SegmentLines(lines, new_lines=True), plan["rows"])]
+        return [(panes.rule(name, width), 1), (SegmentLines(lines, new_lines=True), plan.rows)]
     rows = shown_rows(snapshot, ui)
-    top = min(max(ui.top, 0), max(len(rows) - plan["rows"], 0))
+    top = min(max(ui.top, 0), max(len(rows) - plan.rows, 0))
     above, seen, all_pods = (
-        sum(isinstance(row, SeenPod) for row in some) for some in (rows[:top], rows[: top + plan["rows"]], rows)
+        sum(isinstance(row, SeenPod) for row in some) for some in (rows[:top], rows[: top + plan.rows], rows)
     )
     listed = f"{min(above + 1, seen)}-{seen}/{all_pods}"
     if width >= _ROOMY:
         listed += f" by {ui.sort}{', reversed' * ui.reverse}"
-    pods = table(snapshot, rows, width, visible=slice(top, top + plan["rows"]), ui=ui, title=listed)
+    pods = table(snapshot, rows, width, visible=slice(top, top + plan.rows), ui=ui, title=listed)
     made = pods if rows else Group(pods, Text(f"  {_why_empty(snapshot, ui)}", "dim"))
-    body: list[tuple[RenderableType, int]] = [(made, plan["rows"] + 1)]
-    if plan["pane"]:
-        shown = snapshot.events[-(plan["pane"] - 1) :] if plan["pane"] > 1 else ()
-        body += [(panes.rule("last decisions", width), 1), (panes.events(shown, snapshot, width), plan["pane"] - 1)]
+    body: list[tuple[RenderableType, int]] = [(made, plan.rows + 1)]
+    if plan.pane:
+        shown = snapshot.events[-(plan.pane - 1) :] if plan.pane > 1 else ()
+        body += [(panes.rule("last decisions", width), 1), (panes.events(shown, snapshot, width), plan.pane - 1)]
     return body
 
 
@@ -140,8 +152,7 @@ def _why_empty(snapshot: NodeView, ui: Ui) -> str:
     return "no pods on this node (yet)"
 
 
-def _plan(snapshot: NodeView, ui: Ui, width: int, height: int) -> dict[str, int]:
-    """Return the number of lines of each part; `rows` are those of pods or of the description, below a header."""
+def _plan(snapshot: NodeView, ui: Ui, width: int, height: int) -> _Plan:
     helping = ui.mode is Mode.HELP
     most = height if height < 4 else 3 if ui.message else 2 if height >= 20 else 1
     plan = {"footer": len(footer(snapshot, ui, width, max(most, 1)))}
@@ -162,4 +173,4 @@ def _plan(snapshot: NodeView, ui: Ui, width: int, height: int) -> dict[str, int]
     with_pane = height >= 20 and not helping and not ui.describing
     plan["pane"] = 1 + max(3, min(left // 4, 15)) if with_pane else 0
     plan["rows"] = max(left - plan["pane"], 0)
-    return plan
+    return _Plan(**plan)
