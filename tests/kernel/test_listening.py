@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers.fixtures import Patch
+from helpers.trees import open_descriptors
 
 from cgpause.kernel import listening as workload
 from cgpause.kernel.cgroupfs import Cgroup
@@ -61,9 +62,9 @@ class Node:
 def node(tmp_path: Path, monkeypatch: Patch) -> Iterator[Node]:
     made = Node(tmp_path)
     monkeypatch.setattr(workload, "PROC", str(made.proc))
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     yield made
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 @pytest.mark.parametrize(

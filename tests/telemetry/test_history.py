@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from helpers.refusals import failing, occupy, refusing
+from helpers.trees import open_descriptors
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -317,14 +318,14 @@ def test_a_disk_that_fills_up_within_a_line_is_an_error_and_the_next_line_is_who
 
 def test_nothing_is_left_open_whatever_happens(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(path, 1)
-    before = os.listdir("/proc/self/fd")
+    before = open_descriptors()
     for step, room in (("fstat", ROOM), ("pread", ROOM), ("write", ROOM), ("lstat", 10), ("rename", 10)):
         with monkeypatch.context() as patched:
             patched.setattr(os, step, refusing(errno.EROFS))
             with pytest.raises(OSError, match="Read-only"):
                 append(str(path), event(2), room)
 
-    assert os.listdir("/proc/self/fd") == before
+    assert open_descriptors() == before
 
 
 def test_the_end_is_found_without_reading_the_rest(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers.commandline import GIB, MIB, Patch, S, snapshot
-from helpers.trees import FakeTree, damage, pause_pod
+from helpers.trees import FakeTree, damage, open_descriptors, pause_pod
 
 from cgpause.cli.top.reader import Kept, Reader
 from cgpause.cli.top.ui import Ui, shown_pods, state_words
@@ -288,12 +288,12 @@ def test_details_are_read_of_one_pod_only_when_asked_for_and_nothing_is_written(
 def test_no_descriptor_is_left(tree: FakeTree) -> None:
     for name in "abc":
         (tree.add_pod(name) / "cpu.stat").write_text(USE.format(1))
-    before = set(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     with Reader(str(tree.root), str(tree.log_dir), Config()) as reader:
         for at_s in (10, 13, 16):
             reader.read(at_s * S)
             next(tree.root.rglob("*pod0000000*.slice")).rename(tree.folder / f"gone-{at_s}")
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 def test_a_pause_that_another_program_has_ended_is_an_error(tree: FakeTree, reader: Reader) -> None:
