@@ -139,7 +139,7 @@ def pod_values(tracked: TrackedPod) -> dict[str, Any]:
         "cpu_stat": None,
         "class": pod.kind,
         "priority": pod.priority,
-        "own_word": tracked.signs.word,
+        "own_word": tracked.word,
         "protected": pod.protected,
         "paused": None,
         "error": tracked.trouble,

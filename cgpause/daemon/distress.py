@@ -6,6 +6,7 @@ does not work.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 from cgpause.config.settings import PodClass
@@ -15,10 +16,13 @@ from cgpause.core.model import Mechanism, Owner, PauseRecord
 from cgpause.core.parse import parse_flat_keyed
 from cgpause.daemon.actuate import Actuator
 from cgpause.kernel.listening import refused_connections
+from cgpause.kernel.logfmt import fields
 from cgpause.kernel.processes import Processes, ResumeReason
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.policy.hold import paused_by_daemon
+
+log = logging.getLogger(__name__)
 
 _SLOW_START_NS = 300 * NS_PER_S
 """Time after a container's start in which a refused connection may be a probe of a service that does not listen yet.
@@ -100,7 +104,7 @@ class Distress:
             for tracked in self._tree.pods.values():
                 tracked.list_at_ns = 0
                 self._tree.request_word_again(tracked)
-                self._tree.classifier.assume_program(tracked)
+                self._tree.programs.assume(tracked)
         for tracked in self._tree.pods.values():
             if unwatched or (tracked.damaged and at_ns >= tracked.record_retry_at_ns):
                 self._actuator.read_record(tracked)
@@ -150,8 +154,12 @@ class Distress:
         if reason is None and self._is_refusing(tracked, paused.since_ns, at_ns):
             reason = ResumeReason.REFUSED
         if reason is None:
-            if processes.doubted:
+            if processes.doubted and tracked.signs.probed:
                 self._tree.classifier.disbelieve_probes(tracked, at_ns)
+                log.info(
+                    "not resumed again for processes started in it, until it is frozen %s",
+                    fields(pod=tracked.pod.label),
+                )
             return
         if reason is ResumeReason.ENDING:
             tracked.spare(at_ns + _GRACE_NS)

@@ -6,16 +6,19 @@ While its image is pulled and in its back-off, a pod waits for minutes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
 from cgpause.core.clock import NEVER_NS, NS_PER_S
 from cgpause.core.errors import CgpauseError
+from cgpause.core.model import CgroupId
 from cgpause.core.parse import parse_number
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.listening import look_inside
 from cgpause.pods.discover import is_populated
-from cgpause.pods.tracked import CREATING_S, SPARED_S, TrackedPod
+from cgpause.pods.tracked import CREATING_S, SPARED_S, TrackedPod, count_oom_kills
+from cgpause.policy.classify import Classifier
 
 _NEW_NS = 10 * NS_PER_S
 """Time after a change of containers in which every sample looks. In this time a runtime at work beside a program spares
@@ -31,14 +34,56 @@ no further event: runc starts the program in a cgroup that it has created before
 instructions."""
 
 
-def look_for_program(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
-    """Set `Pod.no_program`, and spare the pod while a runtime works beside a program.
+class Programs:
+    """The looks for programs in the pods of one tree."""
 
-    If the containers' limits are due, also read them. `watched` is whether inotify reports new containers. Return True
-    if a program was seen.
+    def __init__(self, pods: Mapping[CgroupId, TrackedPod], classifier: Classifier[TrackedPod]) -> None:
+        """Begin with the tracked `pods`, which their owner keeps up to date, and tell `classifier` what is seen."""
+        self._pods = pods
+        self._classifier = classifier
+        self._look_at_ns = 0
+        """Earliest time of the next look in any pod."""
+        self.expected = False
+        """Whether the next sample must look: a program may start without an event, or a limit has to be read again."""
+
+    def assume(self, tracked: TrackedPod) -> None:
+        """Assume until the next look that a program runs in a pod; while memory is not tight, no look may come."""
+        tracked.look_at_ns = self._look_at_ns = 0
+        tracked.forget_containers_limits()  # it may be a new container's
+        if tracked.limit_due and tracked.own_limit_bytes is None:
+            self.expected = True  # the next look reads the limit of the new container
+        if tracked.pod.no_program:
+            tracked.pod = replace(tracked.pod, no_program=False)
+
+    def look(self, at_ns: int, *, watched: bool) -> list[TrackedPod]:
+        """Check whether programs run in the pods; return those now found to be node-critical.
+
+        `watched` is whether inotify reports new containers.
+        """
+        critical: list[TrackedPod] = []
+        if at_ns < self._look_at_ns:
+            return critical
+        for tracked in self._pods.values():
+            was_critical, signs = tracked.node_critical, tracked.signs
+            runs = _look_into(tracked, at_ns, watched=watched)
+            if tracked.node_critical and not was_critical:
+                critical.append(tracked)
+            if runs and 0 < signs.made_batch_ns < signs.started_ns:
+                signs.made_batch_ns = 0
+                if not _may_have_been_killed(tracked):  # else the same container may have started again
+                    self._classifier.doubt_silence(tracked, at_ns)
+        self._look_at_ns = min((tracked.look_at_ns for tracked in self._pods.values()), default=0)
+        self.expected = any(tracked.expects_program for tracked in self._pods.values())
+        return critical
+
+
+def _look_into(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
+    """Set `Pod.no_program`, and spare the pod while a runtime works beside a program; return True if one was seen.
+
+    If the containers' limits are due, also read them.
     """
     signs = tracked.signs
-    if at_ns < signs.look_at_ns or at_ns < tracked.pod.spared_until_ns:
+    if at_ns < tracked.look_at_ns or at_ns < tracked.pod.spared_until_ns:
         return False
     is_new = signs.started_ns != 0 and at_ns - signs.started_ns < _NEW_NS
     inside = look_inside(tracked.cgroup)
@@ -47,7 +92,7 @@ def look_for_program(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
     else:
         no_program = not inside.program and _containers_use_little(tracked.cgroup)
         signs.has_program = signs.has_program or (inside.program and signs.started_ns != 0)
-        signs.node_critical = signs.node_critical or inside.node_critical
+        tracked.node_critical = tracked.node_critical or inside.node_critical
         if inside.runtime and not no_program and is_new:
             tracked.spare(at_ns + int(SPARED_S * NS_PER_S))
         if inside.program and tracked.limit_due:  # the new container has its limit by now
@@ -59,11 +104,18 @@ def look_for_program(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
     # A new pod is looked at in each sample. An older one rests: an event reports its next container.
     rests = not is_new and watched and (inside is None or not inside.runtime)
     is_expected = at_ns - max(signs.started_ns, signs.seen_ns) < CREATING_S * NS_PER_S  # a runtime can hang for ever
-    signs.expects_program = no_program and not rests and is_expected
+    tracked.expects_program = no_program and not rests and is_expected
     if not is_new:
         interval_ns = _WATCHED_INTERVAL_NS if rests else _INTERVAL_NS
-        signs.look_at_ns = at_ns + interval_ns if no_program else NEVER_NS
+        tracked.look_at_ns = at_ns + interval_ns if no_program else NEVER_NS
     return inside is not None and inside.program
+
+
+def _may_have_been_killed(tracked: TrackedPod) -> bool:
+    try:
+        return count_oom_kills(tracked.cgroup) > 0
+    except CgpauseError:
+        return True
 
 
 def _containers_use_little(pod: Cgroup) -> bool:

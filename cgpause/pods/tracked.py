@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 
-from cgpause.config.settings import HoldConfig, PodClass
+from cgpause.config.settings import HoldConfig
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError
 from cgpause.core.model import Ended, Owner, OwnWord, Pod, PodUsage, QosClass
 from cgpause.core.parse import parse_flat_keyed, parse_limit, parse_reclaimable, parse_shmem
 from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.listening import listens
 from cgpause.kernel.processes import Processes
 from cgpause.ledger.ledger import read_record
 from cgpause.pods.containers import limit_bytes
 from cgpause.pods.ends import Ends
 from cgpause.pods.refresh_times import CALM_REFRESH_NS
+from cgpause.policy.classify import KindSigns
 from cgpause.policy.drifts import Drifts
 from cgpause.policy.growth import CHARGE_BATCH_BYTES
 
@@ -50,52 +52,6 @@ class SeenInPause:
     """Earliest time to read `refused` again."""
     frozen_ns: int | None = None
     """A time at which all processes were frozen."""
-
-
-@dataclass(slots=True)
-class KindSigns:
-    """Signs of a pod's kind: it listens, may have been probed, or its manifest has a word."""
-
-    given_class: PodClass = PodClass.AUTO
-    """The pod's class by a rule or by its own word; AUTO where only the signs below decide."""
-    is_class_own: bool = False
-    """Whether `given_class` is the pod's own word, or AUTO: no rule sets it."""
-    word: OwnWord | None = None
-    """The pod's own word; None while none is known. The strongest of its containers stays: a manifest never changes."""
-    word_requested: bool = False
-    """Whether the word of the present containers was requested."""
-    starting: bool = False
-    """Whether the containers are so new that the pod may still begin to listen."""
-    seen_ns: int = 0
-    """Time of the refresh that discovered the pod."""
-    started_ns: int = 0
-    """Time of the last change of containers; 0 if that was before the first refresh."""
-    paused_ns: int = 0
-    """Total length of the pauses since `started_ns` that have ended."""
-    listens: bool | None = None
-    """Whether a process in the pod listens on TCP; None while unknown. Once True it stays True: a service that restarts
-    will listen again."""
-    look_at_ns: int = 0
-    """Earliest time of the next look for programs in the pod."""
-    expects_program: bool = False
-    """Whether a program may start in the pod without an event: none ran at the last look, and its containers were new
-    or a runtime was at work; for CREATING_S at most."""
-    has_program: bool = False
-    """Whether a look found a program in the pod after a change of its containers."""
-    node_critical: bool = False
-    """Whether a container of it is critical for the node, by its oom_score_adj."""
-    was_silent: bool = False
-    """Whether a program in the pod was found not to listen, after it had had the time to begin."""
-    made_batch_ns: int = 0
-    """Time at which the pod's silence made its workload certainly batch; 0 if it did not."""
-    probed: bool = False
-    """Whether a process was started in the pod from outside during a pause, or a connection to it was refused."""
-    ending_until_ns: int = 0
-    """Time until which the pod needs the CPU to end, because it got a stop signal."""
-    check_at_ns: int = 0
-    """Earliest time of the next check for a listening process."""
-    checked_ns: int = 0
-    """Time of the last check for a listening process."""
 
 
 @dataclass(slots=True)
@@ -141,6 +97,17 @@ class TrackedPod:
     marks: frozenset[str] = frozenset()
     """Opt-out xattrs of the pod."""
     signs: KindSigns = field(default_factory=KindSigns)
+    word: OwnWord | None = None
+    """The pod's own word; None while none is known. The strongest of its containers stays: a manifest never changes."""
+    word_requested: bool = False
+    """Whether the word of the present containers was requested."""
+    look_at_ns: int = 0
+    """Earliest time of the next look for programs in the pod."""
+    expects_program: bool = False
+    """Whether a program may start in the pod without an event: none ran at the last look, and its containers were new
+    or a runtime was at work; for CREATING_S at most."""
+    node_critical: bool = False
+    """Whether a container of it is critical for the node, by its oom_score_adj."""
     below: tuple[str, ...] = ()
     """Cgroups below the pod, the sandbox among them, when last listed."""
     list_at_ns: int = 0
@@ -162,14 +129,9 @@ class TrackedPod:
             self.list_at_ns = at_ns + _LIST_INTERVAL_S * NS_PER_S
         return self.below
 
-    def ran_s(self, at_ns: int) -> float:
-        """Return the seconds that the pod's present containers have run until `at_ns`, as far as the daemon has seen.
-
-        Pauses do not count: a paused pod hardly gets on with its start.
-        """
-        since_ns, paused = max(self.signs.seen_ns, self.signs.started_ns), self.pod.paused
-        paused_ns = self.signs.paused_ns + (0 if paused is None else at_ns - max(paused.since_ns, since_ns))
-        return max(at_ns - since_ns - paused_ns, 0) / NS_PER_S
+    def listens(self) -> bool | None:
+        """Check whether a process in the pod listens on TCP (`kernel.listening.listens`)."""
+        return listens(self.cgroup)
 
     def see_record(self) -> None:
         """Read the pod's record, for a process that writes nothing; protect the pod if it cannot be read."""
@@ -182,7 +144,7 @@ class TrackedPod:
         """Clear the state of a pause that is over, and note its length."""
         paused = self.pod.paused
         if paused is not None:
-            self.signs.paused_ns += max(at_ns - max(paused.since_ns, self.signs.seen_ns, self.signs.started_ns), 0)
+            self.signs.note_pause_end(paused, at_ns)
         self.pod = replace(self.pod, paused=None, distress=None)
         self.damaged = False
         if paused is not None and paused.owner is Owner.MANUAL:

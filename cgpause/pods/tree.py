@@ -23,12 +23,13 @@ from cgpause.core.pod_names import Names, workload_of
 from cgpause.kernel.cgroupfs import Cgroup, DryCgroup
 from cgpause.kernel.environment import strongest
 from cgpause.kernel.logfmt import fields
-from cgpause.pods.classify import Classifier
 from cgpause.pods.discover import PodCgroup, find_kubepods, is_populated, list_pods, paused_cgroups
 from cgpause.pods.names import read_names
 from cgpause.pods.own_pod import holds_us, own_pod_uid
 from cgpause.pods.own_words import OwnWords
+from cgpause.pods.programs import Programs
 from cgpause.pods.tracked import TrackedPod
+from cgpause.policy.classify import Classifier
 from cgpause.policy.growth import LITTLE_PCT
 from cgpause.policy.kinds import Kinds
 from cgpause.policy.protect import OPT_OUT_XATTRS, heeds_word, pod_class, priority, protection
@@ -72,6 +73,7 @@ class PodTree:
         self.read_at_ns = 0
         """Time of the last `read_details`; 0: never."""
         self.classifier = Classifier(self.pods, kinds or Kinds())
+        self.programs = Programs(self.pods, self.classifier)
         self.words = words or OwnWords(root)
         self._refreshed = False
         self._complained: set[CgroupId] = set()
@@ -175,14 +177,14 @@ class PodTree:
                 log.warning("pod left alone %s", fields(uid=pod.uid, error=e))
         tracked.trouble = trouble
         self._request_word(tracked)
-        word = tracked.signs.word if heeds_word(pod.qos, name, self.config) else None
+        word = tracked.word if heeds_word(pod.qos, name, self.config) else None
         reason = protection(
             uid=pod.uid,
             qos=pod.qos,
             name=name,
             opt_outs=sorted(tracked.marks),
             holds_us=bool(tracked.holds_us),
-            node_critical=tracked.signs.node_critical,
+            node_critical=tracked.node_critical,
             config=self.config,
             word=word,
         )
@@ -203,15 +205,15 @@ class PodTree:
     def _request_word(self, tracked: TrackedPod) -> None:
         """Request the pod's own word, once for its present containers. Do nothing if the configuration ignores it."""
         name = self.names.pods.get(tracked.pod.uid)
-        if not tracked.signs.word_requested and heeds_word(tracked.pod.qos, name, self.config):
-            tracked.signs.word_requested = self.words.request(tracked.cgroup)
+        if not tracked.word_requested and heeds_word(tracked.pod.qos, name, self.config):
+            tracked.word_requested = self.words.request(tracked.cgroup)
 
     def take_words(self, at_ns: int) -> None:
         """Take in the pods' own words that were read since the last call."""
         for key, word in self.words.take().items():
             tracked = self.pods.get(key)
             if tracked is not None:
-                tracked.signs.word = strongest(tracked.signs.word, word)
+                tracked.word = strongest(tracked.word, word)
                 self.update_facts(tracked, at_ns)
 
     def containers_changed(self, tracked: TrackedPod, at_ns: int, *, removed: bool) -> None:
@@ -227,11 +229,12 @@ class PodTree:
     def note_container_change(self, tracked: TrackedPod, at_ns: int) -> None:
         """Take in a container's start or end: the pod's word is read again, and the pod may begin to listen."""
         self.request_word_again(tracked)
+        self.programs.assume(tracked)
         self.classifier.note_container_change(tracked, at_ns)
 
     def request_word_again(self, tracked: TrackedPod) -> None:
         """Have the pod's own word read, because a container of it may have started since the last reading."""
-        tracked.signs.word_requested = False
+        tracked.word_requested = False
         self._request_word(tracked)
 
     def look_for_programs(self, at_ns: int, *, watched: bool = False) -> None:
@@ -239,7 +242,7 @@ class PodTree:
 
         `watched`: inotify reports new containers, so `note_container_change` is called for each.
         """
-        for tracked in self.classifier.look_for_programs(at_ns, watched=watched):
+        for tracked in self.programs.look(at_ns, watched=watched):
             self.update_facts(tracked, at_ns)
 
     def is_marked_otherwise(self, tracked: TrackedPod) -> bool:

@@ -114,7 +114,9 @@ def test_a_reload_can_switch_the_history_off(tree: FakeTree, start: Start, state
 
 AT_ONCE = "process.saver._EVERY_NS = 0"
 NEVER_AGAIN = "process.saver._EVERY_NS = 10**18"
-SILENT = "import cgpause.pods.classify as t; t.listens, t.STARTING_S = lambda _: False, 0.0"
+SILENT = (
+    "import cgpause.pods.tracked as t, cgpause.policy.classify as c; t.listens, c.STARTING_S = lambda _: False, 0.0"
+)
 """Each pod is asked at once and does not listen: when it ends, its workload is certainly batch."""
 NAME = "job-x7k2p"
 TIGHT = 800 * MIB

@@ -16,6 +16,7 @@ from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import (
     Action,
+    CgroupId,
     CpuMax,
     Ended,
     Freeze,
@@ -32,11 +33,11 @@ from cgpause.core.model import (
 )
 from cgpause.kernel.processes import ResumeReason
 from cgpause.offline.simulate.pods import SimPod
-from cgpause.pods.classify import STARTING_S
 from cgpause.pods.tracked import SPARED_S
+from cgpause.policy.classify import Classifier, KindSigns
 from cgpause.policy.decide import Decision, State, decide
 from cgpause.policy.growth import CHARGE_BATCH_BYTES
-from cgpause.policy.kinds import FIRM_S, Kinds
+from cgpause.policy.kinds import Kinds
 from cgpause.policy.schedule import Quiet
 
 if TYPE_CHECKING:
@@ -49,10 +50,6 @@ _ACTUATION_S = 0.002
 """Mean time from a sample to its actions; the longest is twice as long."""
 _LATENESS_S = 0.005
 """Longest time by which a sample comes late."""
-_CHECK_S = 10.0
-"""Interval of looking for listening sockets in a pod without any."""
-_CHECK_PAUSED_S = 1.0
-"""The same after a pause: a frozen pod cannot begin to listen."""
 _SCAN_S = 1.0
 """Interval of counting refused connections (cgpause.daemon.distress)."""
 _SLOW_START_S = 300.0
@@ -61,6 +58,36 @@ _NOISE_PER_S = 1.0
 """How often a second the kernel charges or returns batches of a running pod."""
 _NOISE_MOST = 0.5
 """Largest share of samples with such a change."""
+
+
+class Tracked:
+    """A simulated pod with the daemon's signs of its kind."""
+
+    __slots__ = ("_node", "signs", "sim")
+
+    def __init__(self, sim: SimPod, node: SimNode, at_ns: int) -> None:
+        # A service that needs no time to start has listened before.
+        self.signs = KindSigns(
+            seen_ns=at_ns, listens=True if sim.kind is PodKind.SERVICE and not sim.starts_s else None
+        )
+        self.sim = sim
+        self._node = node
+
+    @property
+    def pod(self) -> Pod:
+        """Its facts."""
+        assert self.sim.facts is not None
+        return self.sim.facts
+
+    @pod.setter
+    def pod(self, facts: Pod) -> None:
+        self.sim.facts = facts
+
+    def listens(self) -> bool | None:
+        """Return whether its container listens, None if it has none (`kernel.listening.listens`)."""
+        if self.sim.started_s is None:
+            return None
+        return self.sim.kind is PodKind.SERVICE and self._node.is_up(self.sim)
 
 
 class SimDaemon:
@@ -80,11 +107,8 @@ class SimDaemon:
         self._quiet: Quiet | None = None
         self._used_cpu_s = 0.0
         self._used_cpu_at_s = engine.now_s
-        self._kinds = Kinds()
-        self._services: set[SimPod] = set()
-        """Slow starters that are known as services: they listened, or refused a probe while paused."""
-        self._silent: set[SimPod] = set()
-        """Pods that were asked and did not listen."""
+        self._pods: dict[CgroupId, Tracked] = {}
+        self._classifier = Classifier(self._pods, Kinds())
         self._sampled_at_s = engine.now_s
         self._state = State()
         self._late_s = 0.0
@@ -151,6 +175,7 @@ class SimDaemon:
             used_usec = int(pod.cpu_s * 1e6)
             if used_usec != pod.facts.cpu_usage_usec:
                 pod.facts = replace(pod.facts, cpu_usage_usec=used_usec)
+        self._classifier.check_listening(self._pods.values(), self._read_at_ns)
         return True
 
     def _now_ns(self) -> int:
@@ -193,45 +218,47 @@ class SimDaemon:
         return decision.next_sample_ns
 
     def _act(self, actions: Iterable[Action]) -> None:
-        pods = {pod.facts.cgroup: pod for pod in self._engine.pods if pod.facts is not None}
         for action in actions:
-            pod = pods.get(action.pod.cgroup)
-            if pod is None or pod.facts is None:
+            tracked = self._pods.get(action.pod.cgroup)
+            if tracked is None:
                 continue  # the pod was removed meanwhile
+            pod, paused = tracked.sim, tracked.pod.paused
             match action:
                 case Pause(mechanism=mechanism, reason=reason):
-                    self._hold(pod, pod.facts, mechanism, reason)
+                    self._pause(tracked, mechanism, reason)
                 case Freeze(grew=grew):
-                    assert pod.facts.paused is not None
+                    assert paused is not None
                     self.freezes += grew
-                    pod.facts = replace(pod.facts, paused=replace(pod.facts.paused, mechanism=Mechanism.FREEZE))
+                    tracked.pod = replace(tracked.pod, paused=replace(paused, mechanism=Mechanism.FREEZE))
                     self._engine.regroup(pod)
                 case Resume():
-                    self._release(pod, pod.facts)
+                    assert paused is not None
+                    self._resume(tracked, paused)
                 case Sacrifice():
                     if pod.steps is not None:  # a container in back-off cannot be killed
                         pod.sacrifices += 1
                         self._node.kill(pod)
-                    if pod.mechanism is not None:
-                        self._release(pod, pod.facts)
+                    if paused is not None:
+                        self._resume(tracked, paused)
 
-    def _hold(self, pod: SimPod, facts: Pod, mechanism: Mechanism, reason: str) -> None:
-        assert facts.paused is None
-        pod.pauses.append((self._engine.now_s, None))
+    def _pause(self, tracked: Tracked, mechanism: Mechanism, reason: str) -> None:
+        assert tracked.pod.paused is None
+        tracked.sim.pauses.append((self._engine.now_s, None))
         unlimited = CpuMax(None, 100_000)  # policies read no value that a resume restores
         paused = PauseRecord(mechanism, Owner.DAEMON, reason, self._now_ns(), None, unlimited, 0, None)
-        pod.facts = replace(facts, paused=paused)
-        self._engine.regroup(pod)
+        tracked.pod = replace(tracked.pod, paused=paused)
+        self._engine.regroup(tracked.sim)
 
-    def _release(self, pod: SimPod, facts: Pod) -> None:
-        assert facts.paused is not None
-        self._end_hold(pod)
-        pod.facts = replace(facts, paused=None, distress=None)
+    def _resume(self, tracked: Tracked, paused: PauseRecord) -> None:
+        pod = tracked.sim
+        self._end_pause(pod)
+        tracked.signs.note_pause_end(paused, self._now_ns())
+        tracked.pod = replace(tracked.pod, paused=None, distress=None)
         self._engine.regroup(pod)
         if pod.probe_open:
             self._node.answer(pod)
 
-    def _end_hold(self, pod: SimPod) -> None:
+    def _end_pause(self, pod: SimPod) -> None:
         since_s, _ = pod.pauses[-1]
         pod.pauses[-1] = (since_s, self._engine.now_s)
 
@@ -248,64 +275,20 @@ class SimDaemon:
         assert facts is not None
         self._quiet = None
         now_ns, hold = self._now_ns(), self.config.hold
-        is_service = pod.kind is PodKind.SERVICE and (not pod.starts_s or pod in self._services)
-        kind = PodKind.SERVICE if is_service else PodKind.STARTING
-        if not is_service and self._kinds.is_silent(facts.workload):
-            kind = self._kinds.of_silent(facts.workload, 0.0)
-        pod.facts = replace(
+        tracked = self._pods.get(facts.cgroup)
+        if tracked is None:
+            tracked = self._pods[facts.cgroup] = Tracked(pod, self._node, now_ns)
+        tracked.pod = replace(
             facts,
             changed_at_ns=now_ns,
             settled_at_ns=now_ns + int(hold.settle_s * NS_PER_S),
             spared_until_ns=now_ns + int(min(hold.settle_s, SPARED_S) * NS_PER_S),
             no_program=pod.steps is None,
-            kind=kind,
             distress=facts.distress if facts.paused is None else "its containers changed",
         )
-        if not is_service:
-            self._check_in(pod, STARTING_S)
+        tracked.signs.has_program = tracked.signs.has_program or pod.steps is not None
+        self._classifier.note_container_change(tracked, now_ns)
         self._tick_at(self._engine.now_s + _WAKE_S)
-
-    def _check_in(self, pod: SimPod, seconds: float) -> None:
-        self._engine.at_for(pod, self._engine.now_s + seconds, self._check)
-
-    def _check(self, pod: SimPod) -> None:
-        """Look for listening sockets in a pod; without one it counts as batch."""
-        facts = pod.facts
-        if facts is None or pod.started_s is None or pod in self._services:
-            return
-        is_service = pod.kind is PodKind.SERVICE
-        if is_service and pod.mechanism is not None:
-            self._check_in(pod, _CHECK_PAUSED_S)
-            return
-        if is_service and self._node.is_up(pod):
-            self._find_service(pod, facts)
-            return
-        silent_s = self._node.ran_s(pod)
-        if silent_s < STARTING_S:
-            self._check_in(pod, max(STARTING_S - silent_s, 1.0))  # it was paused while it started
-            return
-        self._silent.add(pod)
-        is_new = self._kinds.note_silent(facts.workload, silent_s)
-        self._classify_silent(self._engine.pods if is_new else [pod])
-        if is_service or silent_s < FIRM_S:
-            self._check_in(pod, _CHECK_S)
-
-    def _find_service(self, pod: SimPod, facts: Pod) -> None:
-        self._quiet = None
-        self._services.add(pod)
-        self._kinds.note_listening(facts.workload)
-        pod.facts = replace(facts, kind=PodKind.SERVICE)
-
-    def _classify_silent(self, pods: Iterable[SimPod]) -> None:
-        """Give pods that do not listen yet the kind of their workloads."""
-        for pod in pods:
-            facts = pod.facts
-            if facts is None or facts.kind is PodKind.SERVICE or not self._kinds.is_silent(facts.workload):
-                continue
-            kind = self._kinds.of_silent(facts.workload, self._node.ran_s(pod))
-            if kind is not facts.kind:
-                self._quiet = None
-                pod.facts = replace(facts, kind=kind)
 
     def probe_refused(self, pod: SimPod) -> None:
         """Take in a refused connection to a pod; a paused pod that started lately is resumed soon."""
@@ -319,7 +302,8 @@ class SimDaemon:
         def notice(pod: SimPod) -> None:
             facts = pod.facts
             if facts is not None and facts.paused is not None and facts.paused.since_ns == since_ns:
-                self._find_service(pod, replace(facts, distress=ResumeReason.REFUSED))
+                pod.facts, self._quiet = replace(facts, distress=ResumeReason.REFUSED), None
+                self._classifier.note_probe(self._pods[facts.cgroup], self._now_ns())
                 self._tick_at(self._engine.now_s)
 
         self._engine.at_for(pod, now_s + _SCAN_S, notice)
@@ -335,13 +319,10 @@ class SimDaemon:
                 self._ended.append(Ended(facts.cgroup, facts.workload, peak, killed, after_kill))
 
     def finish(self, pod: SimPod) -> None:
-        """Take in the end of a pod (`Classifier.learn_from_end`)."""
+        """Take in the end of a pod."""
         self._quiet = None
         self._ended_in(pod)
         if pod.mechanism is not None:
-            self._end_hold(pod)
-        if pod.kind is not PodKind.BATCH or pod.facts is None:
-            return
-        name = pod.facts.workload
-        if self._kinds.note_batch(name) if pod in self._silent else self._kinds.note_silent(name, 0.0):
-            self._classify_silent(self._engine.pods)
+            self._end_pause(pod)
+        if pod.facts is not None:
+            self._classifier.learn_from_end(self._pods.pop(pod.facts.cgroup), self._now_ns())

@@ -43,11 +43,13 @@ TESTS = {
     "ledger/high": ("tests/ledger/test_high*.py",),
     "ledger/ledger": ("tests/ledger",),
     "ledger/plan": ("tests/ledger",),
+    "policy/classify": ("tests/pods/tree/test_classify.py",),
     "policy/decide": (
         "tests/policy/test_policy.py",
         "tests/policy/test_freezing.py",
         "tests/policy/test_turns.py",
         "tests/policy/test_schedule.py",
+        "tests/policy/test_watermark.py",
         _RESERVE,
     ),
     "policy/demand": ("tests/policy/test_demand*.py",),

@@ -14,9 +14,11 @@ from cgpause.config.settings import Config, PodClass, PodRule
 from cgpause.core.model import Mechanism, OwnWord, PodKind
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.listening import Inside
-from cgpause.pods import classify, programs
+from cgpause.pods import programs
+from cgpause.pods import tracked as tracked_module
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
+from cgpause.policy.classify import STARTING_S
 from cgpause.policy.kinds import FIRM_S, Kinds
 
 PROGRAM, RUNTIME, SANDBOX = Inside(False, True), Inside(True, False), Inside(False, False)  # noqa: FBT003
@@ -37,7 +39,7 @@ class Asked:
 @pytest.fixture
 def asked(monkeypatch: Patch) -> Asked:
     made = Asked()
-    monkeypatch.setattr(classify, "listens", made)
+    monkeypatch.setattr(tracked_module, "listens", made)
     return made
 
 
@@ -118,7 +120,7 @@ def test_a_container_that_starts_may_yet_listen(fake: FakeTree, tree: PodTree, a
     for tracked in tree.pods.values():
         tree.note_container_change(tracked, 5 * S)
     assert workloads(tree) == {"slow": PodKind.STARTING, "known": PodKind.SERVICE}
-    starting_ns = int(classify.STARTING_S * S)
+    starting_ns = int(STARTING_S * S)
     tree.refresh(5 * S + starting_ns - 1)
     assert workloads(tree) == {"slow": PodKind.STARTING, "known": PodKind.SERVICE}
     tree.refresh(5 * S + starting_ns)
@@ -146,7 +148,7 @@ def test_a_workload_is_known_by_its_other_pods(fake: FakeTree, tree: PodTree, as
     tree.note_container_change(one, 0)
     tree.note_container_change(other, 9 * S)
     assert workloads(tree) == {"job-0": PodKind.STARTING, "job-1": PodKind.STARTING}
-    tree.refresh(int(classify.STARTING_S * S))
+    tree.refresh(int(STARTING_S * S))
     assert workloads(tree) == {"job-0": PodKind.BATCH, "job-1": PodKind.BATCH}
     tree.note_container_change(other, 20 * S)  # its container starts again
     assert workloads(tree)["job-1"] is PodKind.BATCH
@@ -248,7 +250,7 @@ def test_a_workload_is_known_as_soon_as_its_pod_has_a_name(fake: FakeTree, tree:
     """kubelet makes a pod's log folder after its cgroup."""
     asked.answers = {str(fake.add_pod("job-0")): False}
     tree.refresh(0)
-    tree.refresh(int(classify.STARTING_S * S))
+    tree.refresh(int(STARTING_S * S))
     fake.add_pod("job-1", log=False)
     tree.refresh(20 * S)
     (late,) = (tracked for tracked in tree.pods.values() if tracked.pod.name is None)
@@ -291,7 +293,7 @@ def test_a_pod_is_no_older_after_a_pause(fake: FakeTree, tree: PodTree, asked: A
     _, tracked = paused_while_it_starts(fake, tree, asked, 6 * S)
     tree.refresh(100 * S)
     assert tracked.pod.kind is PodKind.STARTING
-    assert tracked.ran_s(100 * S) == 5.0
+    assert tracked.signs.ran_s(tracked.pod.paused, 100 * S) == 5.0
     assert asked.pods == [], "it has not run long enough to be asked"
     tracked.clear_pause(105 * S)
     assert tracked.pod.paused is None
@@ -303,7 +305,7 @@ def test_a_pod_is_no_older_after_a_pause(fake: FakeTree, tree: PodTree, asked: A
     tracked.pod = replace(tracked.pod, paused=record(170 * S))
     tree.note_container_change(tracked, 180 * S)  # a new container, in the pause
     tracked.clear_pause(190 * S)
-    assert tracked.ran_s(200 * S) == 10.0
+    assert tracked.signs.ran_s(tracked.pod.paused, 200 * S) == 10.0
 
 
 def test_a_pod_that_was_paused_while_it_started_is_not_taken_for_batch(
@@ -349,7 +351,7 @@ def test_a_stop_signal_counts_for_batch_by_its_own_word_but_not_by_a_rule(
     fake.add_pod("job-0")
     tree.refresh(0)
     (job,) = tree.pods.values()
-    job.signs.word = OwnWord.BATCH
+    job.word = OwnWord.BATCH
     tree.refresh(1)
     assert (workloads(tree), asked.pods[1:]) == ({"job-0": PodKind.BATCH}, [])
 

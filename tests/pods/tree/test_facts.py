@@ -237,5 +237,5 @@ def test_the_own_limit_counts_after_lost_events(fake: FakeTree, tree: PodTree) -
     tree.refresh(0)
     (tracked,) = tree.pods.values()
     assert limit_of(tree) == 20 * MIB
-    tree.classifier.assume_program(tracked)
+    tree.programs.assume(tracked)
     assert limit_of(tree) == 90 * MIB

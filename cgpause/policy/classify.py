@@ -1,4 +1,4 @@
-"""Decides which pods are services, which are batch, and which may yet become services, by the signs that they give.
+"""Decides by signs which pods are services, which are batch, and which may yet become services; no files, no clock.
 
 A pod that listens on TCP is a service. A pod in which a process was started from outside counts as one, because that
 process may have been an exec probe. A pod that got a stop signal counts as one for _ENDING_S. In its first STARTING_S a
@@ -9,22 +9,15 @@ the pod's own word.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
 
 from cgpause.config.settings import PodClass
 from cgpause.core.clock import NS_PER_S
-from cgpause.core.errors import CgpauseError
-from cgpause.core.model import CgroupId, Mechanism, PodKind
-from cgpause.kernel.listening import listens
-from cgpause.kernel.logfmt import fields
-from cgpause.pods.programs import look_for_program
-from cgpause.pods.tracked import TrackedPod, count_oom_kills
+from cgpause.core.model import CgroupId, Mechanism, PauseRecord, Pod, PodKind
 from cgpause.policy.kinds import Kinds
-
-log = logging.getLogger(__name__)
 
 STARTING_S = 10.0
 """Time from the start of a container in which the pod may yet begin to listen: most servers do within seconds."""
@@ -41,58 +34,90 @@ _CHECKED_AT_ONCE = 16
 """Most pods checked in a row: one check can take 5 ms (see `listening`), and the loop waits for it."""
 
 
-class Classifier:
+@dataclass(slots=True)
+class KindSigns:
+    """Signs of a pod's kind."""
+
+    given_class: PodClass = PodClass.AUTO
+    """The pod's class by a rule or by its own word; AUTO where only the signs below decide."""
+    is_class_own: bool = False
+    """Whether `given_class` is the pod's own word, or AUTO: no rule sets it."""
+    starting: bool = False
+    """Whether the containers are so new that the pod may still begin to listen."""
+    seen_ns: int = 0
+    """Time of the refresh that discovered the pod."""
+    started_ns: int = 0
+    """Time of the last change of containers; 0 if that was before the first refresh."""
+    paused_ns: int = 0
+    """Total length of the pauses since `started_ns` that have ended."""
+    listens: bool | None = None
+    """Whether a process in the pod listens on TCP; None while unknown. Once True it stays True: a service that restarts
+    will listen again."""
+    has_program: bool = False
+    """Whether a look found a program in the pod after a change of its containers."""
+    was_silent: bool = False
+    """Whether a program in the pod was found not to listen, after it had had the time to begin."""
+    made_batch_ns: int = 0
+    """Time at which the pod's silence made its workload certainly batch; 0 if it did not."""
+    probed: bool = False
+    """Whether a process was started in the pod from outside during a pause, or a connection to it was refused."""
+    ending_until_ns: int = 0
+    """Time until which the pod needs the CPU to end, because it got a stop signal."""
+    check_at_ns: int = 0
+    """Earliest time of the next check for a listening process."""
+    checked_ns: int = 0
+    """Time of the last check for a listening process."""
+
+    def ran_s(self, paused: PauseRecord | None, at_ns: int) -> float:
+        """Return the seconds that the pod's present containers have run until `at_ns`, as far as the daemon has seen.
+
+        `paused` is its present pause. Pauses do not count: a paused pod hardly gets on with its start.
+        """
+        since_ns = max(self.seen_ns, self.started_ns)
+        paused_ns = self.paused_ns + (0 if paused is None else at_ns - max(paused.since_ns, since_ns))
+        return max(at_ns - since_ns - paused_ns, 0) / NS_PER_S
+
+    def note_pause_end(self, paused: PauseRecord, at_ns: int) -> None:
+        """Take in that the pause `paused` ended at `at_ns`."""
+        self.paused_ns += max(at_ns - max(paused.since_ns, self.seen_ns, self.started_ns), 0)
+
+
+class Classified(Protocol):
+    """A pod whose kind a `Classifier` keeps."""
+
+    pod: Pod
+    signs: KindSigns
+
+    def listens(self) -> bool | None:
+        """Check whether a process in the pod listens on TCP; None if that cannot be told."""
+
+
+T = TypeVar("T", bound=Classified)
+
+
+class Classifier(Generic[T]):
     """Keeps the kind of each pod (`Pod.kind`), and learns from the pods which workloads are services or batch."""
 
-    def __init__(self, pods: Mapping[CgroupId, TrackedPod], kinds: Kinds) -> None:
+    def __init__(self, pods: Mapping[CgroupId, T], kinds: Kinds) -> None:
         """Begin with the tracked `pods`, which their owner keeps up to date, and the known `kinds` of workloads."""
         self.kinds = kinds
         self._pods = pods
-        self._look_at_ns = 0
-        """Earliest time of the next look for programs in any pod."""
-        self.expects_program = False
-        """Whether the next sample must look: a program may start without an event, or a limit has to be read again."""
 
-    def classify(self, tracked: TrackedPod, at_ns: int) -> None:
+    def classify(self, tracked: T, at_ns: int) -> None:
         """Set a pod's kind from all that is known of it now."""
         kind = self._kind(tracked, at_ns)
         if kind is not tracked.pod.kind:
             tracked.pod = replace(tracked.pod, kind=kind)
 
-    def note_container_change(self, tracked: TrackedPod, at_ns: int) -> None:
+    def note_container_change(self, tracked: T, at_ns: int) -> None:
         """Treat a pod as starting after a container's start or end: it may begin to listen within STARTING_S.
 
         A pod that listens stays a service. A pod of a workload that is known not to listen is not treated as starting.
         """
         tracked.signs.started_ns, tracked.signs.paused_ns = at_ns, 0
-        self.assume_program(tracked)
-        if tracked.limit_due and tracked.own_limit_bytes is None:
-            self.expects_program = True  # the next look reads the limit of the new container
         self._begin_starting(tracked, at_ns)
 
-    def assume_program(self, tracked: TrackedPod) -> None:
-        """Assume until the next look that a program runs in a pod; while memory is not tight, no look may come."""
-        tracked.signs.look_at_ns = self._look_at_ns = 0
-        tracked.forget_containers_limits()  # it may be a new container's
-        if tracked.pod.no_program:
-            tracked.pod = replace(tracked.pod, no_program=False)
-
-    def look_for_programs(self, at_ns: int, *, watched: bool) -> list[TrackedPod]:
-        """Check whether programs run in the pods (`look_for_program`); return those now found to be node-critical."""
-        critical = []
-        if at_ns >= self._look_at_ns:
-            for tracked in self._pods.values():
-                was_critical = tracked.signs.node_critical
-                runs = look_for_program(tracked, at_ns, watched=watched)
-                if tracked.signs.node_critical and not was_critical:
-                    critical.append(tracked)
-                if runs and 0 < tracked.signs.made_batch_ns < tracked.signs.started_ns:
-                    self._doubt_silence(tracked, at_ns)
-            self._look_at_ns = min((tracked.signs.look_at_ns for tracked in self._pods.values()), default=0)
-            self.expects_program = any(tracked.signs.expects_program for tracked in self._pods.values())
-        return critical
-
-    def check_listening(self, pods: Collection[TrackedPod], at_ns: int, at_once: int = _CHECKED_AT_ONCE) -> None:
+    def check_listening(self, pods: Collection[T], at_ns: int, at_once: int = _CHECKED_AT_ONCE) -> None:
         """Check which of the due pods listen, and classify them; at most `at_once`, paused pods first.
 
         The pods that were due longest come next. What a check finds counts for the workload, too.
@@ -105,13 +130,13 @@ class Classifier:
         # A paused pod is soon frozen for minutes, if it does not listen.
         due.sort(key=lambda tracked: (tracked.pod.paused is None, tracked.signs.check_at_ns))
         for tracked in due[:at_once]:
-            tracked.signs.listens, tracked.signs.starting = listens(tracked.cgroup), False
+            tracked.signs.listens, tracked.signs.starting = tracked.listens(), False
             tracked.signs.checked_ns, tracked.signs.check_at_ns = at_ns, at_ns + _check_interval_ns(tracked, at_ns)
             self.classify(tracked, at_ns)
             if tracked.signs.listens is not None:
                 self._learn_kind(tracked, at_ns)
 
-    def note_probe(self, tracked: TrackedPod, at_ns: int) -> None:
+    def note_probe(self, tracked: T, at_ns: int) -> None:
         """Treat a pod as a service from now on, because it may have been probed.
 
         A process was started in it from outside, or a connection to it was refused.
@@ -120,31 +145,27 @@ class Classifier:
         self.kinds.note_probed(tracked.pod.workload)
         self.classify(tracked, at_ns)
 
-    def disbelieve_probes(self, tracked: TrackedPod, at_ns: int) -> None:
+    def disbelieve_probes(self, tracked: T, at_ns: int) -> None:
         """Forget that a pod was probed: it may itself start the processes that look like exec probes.
 
         The pod stops being a service for that reason until `note_probe`; its workload stays known as a service.
         """
-        if tracked.signs.probed:
-            tracked.signs.probed = False
-            self.classify(tracked, at_ns)
-            log.info(
-                "not resumed again for processes started in it, until it is frozen %s", fields(pod=tracked.pod.label)
-            )
+        tracked.signs.probed = False
+        self.classify(tracked, at_ns)
 
-    def note_stop_signal(self, tracked: TrackedPod, at_ns: int) -> None:
+    def note_stop_signal(self, tracked: T, at_ns: int) -> None:
         """Treat a pod that was told to end as a service for _ENDING_S: its grace period may outlast the spared time."""
         tracked.signs.ending_until_ns = at_ns + int(_ENDING_S * NS_PER_S)
         self.classify(tracked, at_ns)
 
-    def heed_kinds(self, tracked: TrackedPod, at_ns: int) -> None:
+    def heed_kinds(self, tracked: T, at_ns: int) -> None:
         """Classify a pod that does not listen: it no longer counts as starting if its workload is known as silent."""
         if tracked.signs.starting and self.kinds.is_silent(tracked.pod.workload):
             tracked.signs.starting = tracked.signs.listens = False
         if not tracked.signs.listens:
             self.classify(tracked, at_ns)
 
-    def learn_from_end(self, left: TrackedPod, at_ns: int) -> None:
+    def learn_from_end(self, left: T, at_ns: int) -> None:
         """Learn the kind of a workload from a pod of it that is gone.
 
         The workload is certainly batch if the daemon found a program of the pod not listening. If a program ran and was
@@ -161,7 +182,7 @@ class Classifier:
         if is_new:
             self._classify_silent(at_ns)
 
-    def _begin_starting(self, tracked: TrackedPod, at_ns: int) -> None:
+    def _begin_starting(self, tracked: T, at_ns: int) -> None:
         """Classify a pod by what is known of its workload, as one that starts."""
         if tracked.signs.listens:
             return
@@ -170,7 +191,7 @@ class Classifier:
         tracked.signs.check_at_ns = tracked.signs.started_ns + int(STARTING_S * NS_PER_S)
         self.classify(tracked, at_ns)
 
-    def _learn_kind(self, tracked: TrackedPod, at_ns: int) -> None:
+    def _learn_kind(self, tracked: T, at_ns: int) -> None:
         """Learn the kind of a pod's workload: a service if the pod listens, silent if it has not after STARTING_S."""
         workload = tracked.pod.workload
         if tracked.signs.listens:
@@ -180,7 +201,7 @@ class Classifier:
         if tracked.signs.probed:
             self.kinds.note_probed(workload)
             return
-        silent_s = tracked.ran_s(at_ns)
+        silent_s = _ran_s(tracked, at_ns)
         if silent_s < STARTING_S:
             return
         tracked.signs.was_silent = True
@@ -189,24 +210,19 @@ class Classifier:
                 tracked.signs.made_batch_ns = at_ns
             self._classify_silent(at_ns)
 
-    def _doubt_silence(self, tracked: TrackedPod, at_ns: int) -> None:
+    def doubt_silence(self, tracked: T, at_ns: int) -> None:
         """Forget that a pod's workload is batch, because a further container has started in it.
 
-        The container that did not listen may have been an init container of a service. Not after an OOM kill: then the
-        same container has started again.
+        The container that did not listen may have been an init container of a service.
         """
-        tracked.signs.made_batch_ns = 0
         workload = tracked.pod.workload
-        try:
-            if count_oom_kills(tracked.cgroup) or not self.kinds.is_batch(workload):
-                return
-        except CgpauseError:
+        if not self.kinds.is_batch(workload):
             return
         self.kinds.forget(workload)
         for one in self._pods.values():
             if one.pod.workload == workload:
                 one.signs.was_silent = False
-                if one.signs.started_ns and one.ran_s(at_ns) < STARTING_S:
+                if one.signs.started_ns and _ran_s(one, at_ns) < STARTING_S:
                     self._begin_starting(one, at_ns)
         self._classify_silent(at_ns)
 
@@ -215,7 +231,7 @@ class Classifier:
         for tracked in self._pods.values():
             self.heed_kinds(tracked, at_ns)
 
-    def _kind(self, tracked: TrackedPod, at_ns: int) -> PodKind:
+    def _kind(self, tracked: T, at_ns: int) -> PodKind:
         signs = tracked.signs
         is_ending = at_ns < signs.ending_until_ns
         if signs.given_class is not PodClass.AUTO and not (signs.is_class_own and is_ending):
@@ -229,19 +245,23 @@ class Classifier:
         workload = tracked.pod.workload
         # A pod from before the daemon's start is old, unless its workload is a service: then it may still be starting.
         is_new = bool(signs.started_ns) or self.kinds.is_service(workload)
-        return self.kinds.of_silent(workload, tracked.ran_s(at_ns) if is_new else math.inf)
+        return self.kinds.of_silent(workload, _ran_s(tracked, at_ns) if is_new else math.inf)
 
 
-def _check_interval_ns(tracked: TrackedPod, at_ns: int) -> int:
+def _ran_s(tracked: Classified, at_ns: int) -> float:
+    return tracked.signs.ran_s(tracked.pod.paused, at_ns)
+
+
+def _check_interval_ns(tracked: Classified, at_ns: int) -> int:
     """Return the time until the next check of a pod: as long as it has run, within the bounds, or 10 s if paused."""
-    age_s = 0.0 if tracked.pod.paused is not None else tracked.ran_s(at_ns)
+    age_s = 0.0 if tracked.pod.paused is not None else _ran_s(tracked, at_ns)
     return int(min(max(age_s, _CHECK_INTERVAL_S), _LONGEST_INTERVAL_S) * NS_PER_S)
 
 
-def _is_due(tracked: TrackedPod, at_ns: int) -> bool:
+def _is_due(tracked: Classified, at_ns: int) -> bool:
     signs, paused = tracked.signs, tracked.pod.paused
     if signs.listens or signs.given_class is not PodClass.AUTO:
         return False
     is_due = at_ns >= signs.check_at_ns and (paused is None or paused.mechanism is Mechanism.THROTTLE)
     is_due = is_due or (paused is not None and signs.checked_ns < paused.since_ns)
-    return is_due and (not signs.starting or tracked.ran_s(at_ns) >= STARTING_S)
+    return is_due and (not signs.starting or _ran_s(tracked, at_ns) >= STARTING_S)
