@@ -32,7 +32,7 @@ from cgpause.pods.tracked import TrackedPod
 from cgpause.policy.classify import Classifier
 from cgpause.policy.growth import LITTLE_PCT
 from cgpause.policy.kinds import Kinds
-from cgpause.policy.protect import OPT_OUT_XATTRS, heeds_word, pod_class, priority, protection
+from cgpause.policy.rules import OPT_OUT_XATTRS, heeds_word, pod_class, priority, protection
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from cgpause.config.load import parse_config
 from cgpause.config.settings import Config
 from cgpause.core.model import QosClass
 from cgpause.core.pod_names import PodName
-from cgpause.policy.protect import protection
+from cgpause.policy.rules import protection
 
 TOOLS = Tools(Path("worker"), 1000)
 PEAKS = {name: (20 + number) << 20 for number, name in enumerate(PROGRAMS)}

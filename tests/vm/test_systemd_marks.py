@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers.trees import wait_until
 
-from cgpause.policy.protect import OPT_OUT_XATTRS
+from cgpause.policy.rules import OPT_OUT_XATTRS
 
 SLICE = "cgpausemarks-pod0.slice"
 OURS, *OOMDS = OPT_OUT_XATTRS

@@ -69,7 +69,7 @@ TESTS = {
     "policy/sacrifice": ("tests/policy/test_sacrifice.py",),
     "policy/schedule": ("tests/policy/test_schedule.py", "tests/policy/test_policy.py"),
     "policy/serving": ("tests/policy/test_serving.py", _RESERVE),
-    "policy/protect": ("tests/policy/test_protect.py",),
+    "policy/rules": ("tests/policy/test_rules.py",),
     "policy/watermark": ("tests/policy/test_watermark.py",),
     "restore": ("tests/restore",),
 }

@@ -9,7 +9,7 @@ import pytest
 from cgpause.config.settings import Config, PodClass, PodRule, ProtectConfig
 from cgpause.core.model import OwnWord, QosClass
 from cgpause.core.pod_names import PodName
-from cgpause.policy.protect import heeds_word, pod_class, priority, protection
+from cgpause.policy.rules import heeds_word, pod_class, priority, protection
 
 UUID = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"
 STATIC = "b1f4499cb83e8ce3e7de136e9e81cb0d"
