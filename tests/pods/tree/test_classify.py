@@ -139,6 +139,14 @@ def test_a_known_service_that_started_just_before_the_daemon_is_starting(
     assert workloads(tree) == {"web": PodKind.BATCH, "job": PodKind.BATCH}
 
 
+def test_a_silent_pod_from_before_the_daemon_is_batch_at_once(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+    """A new one would be starting, because the daemon can pause pods of the other workload."""
+    tree.classifier.kinds.note_batch("default/other")
+    asked.answers = {str(fake.add_pod("job")): False}
+    tree.refresh(S)
+    assert workloads(tree) == {"job": PodKind.BATCH}
+
+
 def test_a_workload_is_known_by_its_other_pods(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
     """The first pod of a Job takes STARTING_S to be known as batch; then all its other pods are batch at once."""
     first, second = str(fake.add_pod("job-0")), str(fake.add_pod("job-1"))
