@@ -32,7 +32,7 @@ from cgpause.pods.tracked import TrackedPod
 from cgpause.policy.classify import Classifier
 from cgpause.policy.growth import LITTLE_PCT
 from cgpause.policy.kinds import Kinds
-from cgpause.policy.rules import OPT_OUT_XATTRS, heeds_word, pod_class, priority, protection
+from cgpause.policy.rules import OPT_OUT_XATTRS, heeds_word, pod_class, priority, protection, ruled_class
 
 log = logging.getLogger(__name__)
 
@@ -188,18 +188,21 @@ class PodTree:
             config=self.config,
             word=word,
         )
-        ruled = pod_class(pod.qos, name, self.config, None)
-        tracked.signs.given_class = pod_class(pod.qos, name, self.config, word)
-        tracked.signs.is_class_own = ruled is PodClass.AUTO
-        tracked.pod = replace(
-            pod,
-            namespace=None if name is None else name.namespace,
-            name=None if name is None else name.name,
-            memory_max_bytes=memory_max_bytes,
-            protected=reason or trouble or tracked.failure,
-            priority=priority(pod.qos, name, self.config),
-            workload=None if name is None else workload_of(name.namespace, name.name),
-        )
+        ruled = ruled_class(pod.qos, name, self.config)
+        tracked.signs.given_class, tracked.signs.is_class_own = pod_class(ruled, word), ruled is PodClass.AUTO
+        namespace, pod_name = (None, None) if name is None else (name.namespace, name.name)
+        protected, rank = reason or trouble or tracked.failure, priority(pod.qos, name, self.config)
+        known = pod.namespace, pod.name, pod.memory_max_bytes, pod.protected, pod.priority
+        if known != (namespace, pod_name, memory_max_bytes, protected, rank):  # they seldom change
+            tracked.pod = replace(
+                pod,
+                namespace=namespace,
+                name=pod_name,
+                memory_max_bytes=memory_max_bytes,
+                protected=protected,
+                priority=rank,
+                workload=None if name is None else workload_of(name.namespace, name.name),
+            )
         self.classifier.classify(tracked, at_ns)
 
     def _request_word(self, tracked: TrackedPod) -> None:

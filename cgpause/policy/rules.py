@@ -72,10 +72,13 @@ def heeds_word(qos: QosClass, name: PodName | None, config: Config) -> bool:
     return next(ruled, config.protect.own_word)
 
 
-def pod_class(qos: QosClass, name: PodName | None, config: Config, word: OwnWord | None = None) -> PodClass:
-    """Return a pod's class by the rules, else by its own word; AUTO if neither sets it: the kernel's facts decide."""
-    classes = (rule.class_ for _, rule in _matching(qos, name, config) if rule.class_ is not None)
-    ruled = next(classes, PodClass.AUTO)
+def ruled_class(qos: QosClass, name: PodName | None, config: Config) -> PodClass:
+    """Return a pod's class by the rules; AUTO if none sets it."""
+    return next((rule.class_ for _, rule in _matching(qos, name, config) if rule.class_ is not None), PodClass.AUTO)
+
+
+def pod_class(ruled: PodClass, word: OwnWord | None) -> PodClass:
+    """Return a pod's class by the rules (`ruled_class`), else by its own word; AUTO: the kernel's facts decide."""
     return PodClass(word) if ruled is PodClass.AUTO and word in (OwnWord.SERVICE, OwnWord.BATCH) else ruled
 
 

@@ -9,7 +9,7 @@ import pytest
 from cgpause.config.settings import Config, PodClass, PodRule, ProtectConfig
 from cgpause.core.model import OwnWord, QosClass
 from cgpause.core.pod_names import PodName
-from cgpause.policy.rules import heeds_word, pod_class, priority, protection
+from cgpause.policy.rules import heeds_word, pod_class, priority, protection, ruled_class
 
 UUID = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"
 STATIC = "b1f4499cb83e8ce3e7de136e9e81cb0d"
@@ -147,7 +147,7 @@ def test_a_pod_without_a_name_is_protected_while_names_matter(config: Config, pr
 
 
 def test_without_rules_the_kernel_decides_on_the_class_and_nobody_has_priority() -> None:
-    assert pod_class(BURSTABLE, WEB, Config()) is PodClass.AUTO
+    assert ruled_class(BURSTABLE, WEB, Config()) is PodClass.AUTO
     assert priority(BURSTABLE, WEB, Config()) == 0
 
 
@@ -161,7 +161,7 @@ def test_for_each_of_the_three_the_first_rule_that_sets_it_wins() -> None:
         )
     )
     assert priority(BURSTABLE, WEB, config) == 7
-    assert pod_class(BURSTABLE, WEB, config) is PodClass.BATCH
+    assert ruled_class(BURSTABLE, WEB, config) is PodClass.BATCH
     assert reason(config=config) == "rule 4 ([[pods]] match = '*/*')"
 
 
@@ -174,8 +174,8 @@ def test_a_rule_that_does_not_decide_protection_leaves_it_to_the_defaults() -> N
 
 def test_auto_ends_the_search_for_a_class() -> None:
     config = Config(pods=(PodRule("default/web", class_=PodClass.AUTO), PodRule("*/*", class_=PodClass.SERVICE)))
-    assert pod_class(BURSTABLE, WEB, config) is PodClass.AUTO
-    assert pod_class(BURSTABLE, PodName("default", "db"), config) is PodClass.SERVICE
+    assert ruled_class(BURSTABLE, WEB, config) is PodClass.AUTO
+    assert ruled_class(BURSTABLE, PodName("default", "db"), config) is PodClass.SERVICE
 
 
 def test_a_priority_of_zero_ends_the_search_for_one() -> None:
@@ -185,13 +185,13 @@ def test_a_priority_of_zero_ends_the_search_for_one() -> None:
 
 def test_class_and_priority_can_be_for_some_classes_of_qos_only() -> None:
     config = Config(pods=(PodRule("*/*", class_=PodClass.BATCH, priority=-1, qos=(BEST_EFFORT,)),))
-    assert [pod_class(qos, WEB, config) for qos in (BEST_EFFORT, BURSTABLE)] == [PodClass.BATCH, PodClass.AUTO]
+    assert [ruled_class(qos, WEB, config) for qos in (BEST_EFFORT, BURSTABLE)] == [PodClass.BATCH, PodClass.AUTO]
     assert [priority(qos, WEB, config) for qos in (BEST_EFFORT, BURSTABLE)] == [-1, 0]
 
 
 def test_a_pod_without_a_name_matches_no_rule() -> None:
     config = Config(protect=ALLOW_ALL, pods=(PodRule("*/*", protect=True, class_=PodClass.BATCH, priority=5),))
-    assert pod_class(BURSTABLE, None, config) is PodClass.AUTO
+    assert ruled_class(BURSTABLE, None, config) is PodClass.AUTO
     assert priority(BURSTABLE, None, config) == 0
     assert reason(name=None, config=config) == "its name is unknown while rules depend on names"
 
@@ -239,12 +239,11 @@ def test_no_word_allows_a_pause(word: OwnWord | None) -> None:
     assert with_word(Config(), word, None) == "its name is unknown while rules depend on names"
 
 
-@pytest.mark.parametrize("ruled", [None, *PodClass])
+@pytest.mark.parametrize("ruled", PodClass)
 @pytest.mark.parametrize("word", [None, *OwnWord])
-def test_a_word_gives_a_class_only_where_no_rule_does(word: OwnWord | None, ruled: PodClass | None) -> None:
-    config = Config() if ruled is None else Config(pods=(PodRule("*/*", class_=ruled),))
-    found = pod_class(BURSTABLE, WEB, config, word)
-    if ruled in (PodClass.BATCH, PodClass.SERVICE):
+def test_a_word_gives_a_class_only_where_no_rule_does(word: OwnWord | None, ruled: PodClass) -> None:
+    found = pod_class(ruled, word)
+    if ruled is not PodClass.AUTO:
         assert found is ruled
     else:
         assert found == (word if word in (OwnWord.BATCH, OwnWord.SERVICE) else PodClass.AUTO)
