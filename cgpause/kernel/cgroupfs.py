@@ -161,6 +161,15 @@ class Cgroup:
                 return None
             raise _error(f"{self.path} (xattr {name})", e) from e
 
+    def list_xattrs(self) -> list[str]:
+        """Return the names of the directory's extended attributes; none where they are not supported."""
+        try:
+            return os.listxattr(self._fd)
+        except OSError as e:
+            if e.errno == errno.EOPNOTSUPP:
+                return []
+            raise _error(f"{self.path} (xattrs)", e) from e
+
     def set_xattr(self, name: str, value: bytes) -> None:
         """Set an extended attribute of the directory."""
         try:

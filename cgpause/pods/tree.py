@@ -350,6 +350,8 @@ class PodTree:
 
 def _read_marks(cgroup: Cgroup) -> frozenset[str]:
     """Return the opt-out xattrs that root has set to any value but 0."""
-    if not cgroup.owned_by_root():
+    # One call for the names: most pods have none, and three failed reads would take three exceptions.
+    found = set(OPT_OUT_XATTRS).intersection(cgroup.list_xattrs())
+    if not found or not cgroup.owned_by_root():
         return frozenset()
-    return frozenset(xattr for xattr in OPT_OUT_XATTRS if cgroup.get_xattr(xattr) not in (None, b"0"))
+    return frozenset(xattr for xattr in found if cgroup.get_xattr(xattr) not in (None, b"0"))

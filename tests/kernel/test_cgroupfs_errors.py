@@ -85,6 +85,7 @@ def test_it_names_itself_and_leads_to_its_directory(cgroup: Cgroup, folder: Path
 
 
 USES: dict[str, Callable[[Cgroup], object]] = {
+    "listxattr": lambda cgroup: cgroup.list_xattrs(),
     "getxattr": lambda cgroup: cgroup.get_xattr("user.cgpause"),
     "setxattr": lambda cgroup: cgroup.set_xattr("user.cgpause", b"1"),
     "removexattr": lambda cgroup: cgroup.remove_xattr("user.cgpause"),
@@ -102,8 +103,9 @@ USES: dict[str, Callable[[Cgroup], object]] = {
 def test_an_xattr_that_is_refused_is_an_error(cgroup: Cgroup, monkeypatch: Patch, call: str, code: int) -> None:
     """The xattr is the pause record: a caller that takes it for absent or removed would report the pod as resumed."""
     monkeypatch.setattr(os, call, refusing(code))
-    error = KernelReadError if call == "getxattr" else KernelWriteError
-    with pytest.raises(error, match=rf"xattr user\.cgpause.*{errno.errorcode[code]}"):
+    error = KernelReadError if call in ("listxattr", "getxattr") else KernelWriteError
+    name = "xattrs" if call == "listxattr" else r"xattr user\.cgpause"
+    with pytest.raises(error, match=rf"{name}.*{errno.errorcode[code]}"):
         USES[call](cgroup)
 
 
