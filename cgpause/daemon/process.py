@@ -218,8 +218,8 @@ class Daemon:
             self._loop.saver.save(self._loop.state.reserve.growths.peaks.known, self._tree.classifier.kinds)
         if self._history is not None:
             self._history.close()
-        held = [tracked.pod.paused for tracked in self._tree.pods.values()]
-        by_hand = sum(record is not None and record.owner is Owner.MANUAL for record in held)
+        records = [tracked.pod.paused for tracked in self._tree.pods.values()]
+        by_hand = sum(record is not None and record.owner is Owner.MANUAL for record in records)
         log.info("stopped %s", fields(not_resumed=left, paused_by_hand=by_hand))
         return left
 

@@ -132,14 +132,14 @@ def _add(pause: PastPause, event: Event) -> PastPause:
     )
 
 
-def with_active(found: Iterable[PastPause], held: AbstractSet[PauseKey], now_ns: int) -> list[PastPause]:
-    """Return the pauses, with an UNKNOWN one set to ACTIVE if its key is in `held`, the pauses found on the cgroups.
+def with_active(found: Iterable[PastPause], active: AbstractSet[PauseKey], now_ns: int) -> list[PastPause]:
+    """Return the pauses, with an UNKNOWN one set to ACTIVE if its key is in `active`, the pauses found on the cgroups.
 
     `now_ns` is on the boot clock.
     """
     return [
         replace(pause, state=PauseState.ACTIVE, paused_s=max(0, now_ns - pause.key.since_ns) / 1e9)
-        if pause.state is PauseState.UNKNOWN and pause.key is not None and pause.key in held
+        if pause.state is PauseState.UNKNOWN and pause.key is not None and pause.key in active
         else pause
         for pause in found
     ]
@@ -185,15 +185,15 @@ def totals(found: Sequence[PastPause]) -> list[Total]:
 
 
 def _total(pod: str, own: list[PastPause]) -> Total:
-    held = [pause.paused_s for pause in own if pause.paused_s is not None]
+    lengths = [pause.paused_s for pause in own if pause.paused_s is not None]
     return Total(
         pod=pod,
         uids=tuple(dict.fromkeys(pause.uid for pause in own)),
         pauses=len(own),
-        paused_s=round(sum(held), 3),
-        longest_s=round(max(held, default=0.0), 3),
+        paused_s=round(sum(lengths), 3),
+        longest_s=round(max(lengths, default=0.0), 3),
         active=sum(pause.state is PauseState.ACTIVE for pause in own),
-        unknown=len(own) - len(held),
+        unknown=len(own) - len(lengths),
     )
 
 

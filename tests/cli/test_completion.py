@@ -245,10 +245,10 @@ def test_the_scripts_name_each_option_and_command_that_takes_a_file_or_folder() 
 
 
 def test_what_the_daemon_holds_can_be_resumed_and_taken_over(tree: FakeTree) -> None:
-    pause_pod(tree.root, tree.add_pod("held"), Owner.DAEMON)
+    pause_pod(tree.root, tree.add_pod("paused"), Owner.DAEMON)
 
-    assert "default/held" in offered(tree, "pause", "")
-    assert offered(tree, "resume", "") == ["default/batch-7", "default/held"]
+    assert "default/paused" in offered(tree, "pause", "")
+    assert offered(tree, "resume", "") == ["default/batch-7", "default/paused"]
 
 
 def test_only_one_pod_is_offered_where_only_one_is_taken(tree: FakeTree) -> None:

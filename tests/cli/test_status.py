@@ -271,12 +271,12 @@ def test_a_pod_of_unknown_name_is_shown_by_its_uid(tree: FakeTree) -> None:
 def test_paused_pods_come_first_and_then_the_largest(tree: FakeTree) -> None:
     for name, size in (("small", 1), ("large", 300), ("middle", 20)):
         tree.add_pod(name, size * MIB)
-    pause_pod(tree.root, tree.add_pod("held", 5 * MIB), Owner.DAEMON)
+    pause_pod(tree.root, tree.add_pod("paused", 5 * MIB), Owner.DAEMON)
 
     lines = run(tree, "status").stdout.splitlines()
 
     assert [line.split()[0] for line in lines[7:]] == [
-        f"default/{name}" for name in ("held", "large", "middle", "small")
+        f"default/{name}" for name in ("paused", "large", "middle", "small")
     ]
     assert lines[4] == "pods      4: 1 paused, 0 protected; 326.0Mi used"
 

@@ -255,7 +255,7 @@ def paused(tree: FakeTree) -> Iterator[Running]:
     it.process.wait()
 
 
-def test_what_a_killed_daemon_held_is_resumed_at_once(tree: FakeTree, paused: Running) -> None:
+def test_what_a_killed_daemon_had_paused_is_resumed_at_once(tree: FakeTree, paused: Running) -> None:
     os.kill(daemon_pid(paused), signal.SIGKILL)
 
     assert paused.process.wait(60) == 137
@@ -267,7 +267,7 @@ def test_what_a_killed_daemon_held_is_resumed_at_once(tree: FakeTree, paused: Ru
 def test_one_beside_another_leaves_its_pods_as_they_are(
     tree: FakeTree, paused: Running, option: str | None, tmp_path: Path
 ) -> None:
-    held = records_left(tree.root)
+    records = records_left(tree.root)
     # Check the log too: a first daemon that resumes and pauses again would leave the same records.
     paused_log = paused.log
     second = subprocess.Popen(
@@ -286,7 +286,7 @@ def test_one_beside_another_leaves_its_pods_as_they_are(
 
     assert second.returncode == (0 if option else 1)
     assert option or "nothing is resumed" in said
-    assert records_left(tree.root) == held
+    assert records_left(tree.root) == records
     assert "resumed" not in paused.log.removeprefix(paused_log)
 
 

@@ -229,8 +229,8 @@ def test_what_it_does_is_published_and_taken_away_at_the_end(tree: FakeTree, sta
     wait_until(lambda: figures(run_dir).get(("cgpause_pods", "running")) == 1, "the first figures")
     tree.set_used(HIGH)
 
-    held = ("cgpause_pod_paused_seconds_total", "default", "web", "throttle")
-    wait_until(lambda: figures(run_dir).get(held, 0) > 0, "time that was held")
+    paused = ("cgpause_pod_paused_seconds_total", "default", "web", "throttle")
+    wait_until(lambda: figures(run_dir).get(paused, 0) > 0, "time that it was paused")
     now = figures(run_dir)
     assert now["cgpause_pods", "paused"] == now["cgpause_paused_pods", "daemon", "throttle"] == 1
     assert now["cgpause_pauses_total", "default", "throttle"] == 1

@@ -81,7 +81,7 @@ class Bench:
     def cpu_max(self) -> list[str]:
         return [(folder / "cpu.max").read_text().strip() for folder in self.folders.values()]
 
-    def held(self) -> list[str]:
+    def paused(self) -> list[str]:
         return [name for name in self.folders if self.tracked(name).pod.paused is not None]
 
     def record(self, name: str) -> PauseRecord:

@@ -40,7 +40,7 @@ def key_of(label: str) -> CgroupId:
     return CgroupId(f"kubepods.slice/{label}", sum(map(ord, label)) + len(label) * 100_000)
 
 
-def held(
+def pause(
     seconds: float,
     *,
     owner: Owner = Owner.DAEMON,
@@ -129,7 +129,7 @@ def busy_snapshot() -> NodeView:
         make_pod(
             "batch/report-1",
             PodState.PAUSED,
-            paused=held(12),
+            paused=pause(12),
             what="stays paused by the daemon (x)",
             place=make_place(30 * MIB, 3 * MIB),
             throttled_ms=890.0,
@@ -174,7 +174,9 @@ def busy_snapshot() -> NodeView:
             rank=None,
             what="stays paused by hand (x)",
             place=None,
-            paused=held(3700, owner=Owner.MANUAL, mechanism=Mechanism.FREEZE, reason="cgpause top by alice", left_s=90),
+            paused=pause(
+                3700, owner=Owner.MANUAL, mechanism=Mechanism.FREEZE, reason="cgpause top by alice", left_s=90
+            ),
         ),
     )
     events = (

@@ -38,5 +38,5 @@ def mib(amount: float) -> float:
     return round(amount / MIB, 3)
 
 
-def held(ago_s: float = 1.0) -> dict[str, Any]:
+def paused(ago_s: float = 1.0) -> dict[str, Any]:
     return {"paused": record(NOW - int(ago_s * S))}

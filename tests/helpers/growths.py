@@ -15,7 +15,7 @@ LARGE = MIB
 NOISE = 256 << 10
 """One CPU's charge batch, in bytes."""
 POD = pod("a")
-HELD = replace(POD, paused=record(START_NS))
+PAUSED = replace(POD, paused=record(START_NS))
 JOB = replace(POD, workload="default/job")
 NEW_CONTAINER = replace(JOB, changed_at_ns=START_NS + S)
 """The same pod for five seconds after its containers have changed."""

@@ -58,16 +58,16 @@ class Moment:
         )
         return replace(self, sample=replace(self.sample, headroom=headroom))
 
-    def held(self) -> set[str]:
+    def paused(self) -> set[str]:
         """Return the pods that are paused by the daemon after the decision."""
-        held = {pod.uid for _, pod in self.sample.pods if pod.paused is not None and pod.paused.owner is Owner.DAEMON}
+        found = {pod.uid for _, pod in self.sample.pods if pod.paused is not None and pod.paused.owner is Owner.DAEMON}
         for action in self.decide().actions:
             match action:
                 case Pause():
-                    held.add(action.pod.uid)
+                    found.add(action.pod.uid)
                 case Resume() | Sacrifice():
-                    held.discard(action.pod.uid)
-        return held
+                    found.discard(action.pod.uid)
+        return found
 
     def after(self, decision: Decision) -> tuple[PodUsage, ...]:
         """Return the pods as they are after the decision."""
@@ -98,7 +98,7 @@ class Past:
 
 
 RARE = ["newcomer", "manual", "expired", "protected", "protected since", "new", "spared", "distressed"]
-KINDS = [*["runs"] * 6, *["held"] * 4, *RARE]
+KINDS = [*["runs"] * 6, *["paused"] * 4, *RARE]
 
 
 @st.composite
@@ -110,7 +110,7 @@ def pasts(draw: st.DrawFn, number: int, kinds: list[str]) -> Past:
     since_ns = START_NS - draw(st.integers(0, 90)) * S - number
     by_daemon, by_hand = record(since_ns), record(since_ns, Owner.MANUAL)
     paused = {
-        **dict.fromkeys(["held", "distressed", "protected since"], by_daemon),
+        **dict.fromkeys(["paused", "distressed", "protected since"], by_daemon),
         "manual": by_hand,
         "expired": replace(by_hand, expires_ns=START_NS),
     }
@@ -140,7 +140,7 @@ def pasts(draw: st.DrawFn, number: int, kinds: list[str]) -> Past:
 @st.composite
 def moments(draw: st.DrawFn, policy: Policy = Policy.RESERVE) -> Moment:
     """Return a moment of a node with a few pods and with earlier samples."""
-    kinds = draw(st.sampled_from([KINDS, KINDS, KINDS, ["held"]]))
+    kinds = draw(st.sampled_from([KINDS, KINDS, KINDS, ["paused"]]))
     drawn = [draw(pasts(number, kinds)) for number in range(draw(st.integers(1, 7)))]
     room = draw(st.sampled_from([-20, 0, 5, 10, 20, 40, 80, 200, 300])) * MIB
     node_is_tighter = draw(st.integers(0, 3)) == 0

@@ -116,7 +116,7 @@ class Node:
                     self.pods[name], self.currents[name] = replace(action.pod, paused=None), 1 << 20
         return decision
 
-    def held(self) -> set[str]:
+    def paused(self) -> set[str]:
         return {name for name, p in self.pods.items() if p.paused is not None}
 
 

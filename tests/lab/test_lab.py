@@ -73,7 +73,7 @@ def test_the_daemons_log_is_counted_as_it_is_written() -> None:
 
     assert (log.started, log.pauses, log.resumes, log.freezes, log.sacrifices) == (True, 2, 1, 1, 1)
     assert (log.holds, log.paused_s) == ([("u1", 1.5)], [1.5])
-    assert {"u2"} == log.held_now
+    assert {"u2"} == log.paused_now
 
 
 def make_result() -> Result:
@@ -105,7 +105,7 @@ def test_nothing_fails_when_every_claim_holds() -> None:
         pytest.param("with_cgpause", {"ended": Restored(30, ("job-07",))}, "job-07", id="wrong-at-end"),
         pytest.param("daemon", {"after_stop": Restored(18, ("stop-02",))}, "stop-02", id="wrong-after-stop"),
         pytest.param("daemon", {"after_stop": Restored(0)}, "after the daemon stopped", id="nobody-to-look-at"),
-        pytest.param("daemon", {"held_at_stop": 0}, "while it held pods", id="held-none"),
+        pytest.param("daemon", {"paused_at_stop": 0}, "while pods were paused", id="paused-none"),
         pytest.param("daemon", {"pauses": 0}, "paused a pod", id="no-pauses"),
         pytest.param("daemon", {"exit_code": 6}, "exits with 0", id="exit-code"),
     ],

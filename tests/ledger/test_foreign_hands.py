@@ -40,7 +40,7 @@ def record_of(pod: PausableCgroup) -> PauseRecord:
 
 
 @pytest.mark.parametrize(
-    ("held", "freezes"),
+    ("how", "freezes"),
     [
         pytest.param(None, lambda cgroup: ledger.pause(cgroup, request(FREEZE)), id="pause"),
         pytest.param("throttle", freeze, id="freeze"),
@@ -48,11 +48,11 @@ def record_of(pod: PausableCgroup) -> PauseRecord:
     ],
 )
 def test_a_pod_that_somebody_froze_is_not_ours_to_freeze(
-    pod: PausableCgroup, held: str | None, freezes: Callable[[Cgroup], object]
+    pod: PausableCgroup, how: str | None, freezes: Callable[[Cgroup], object]
 ) -> None:
     """A resume would thaw it, against the intention of the process that froze it."""
-    if held is not None:
-        hold(pod, held)
+    if how is not None:
+        hold(pod, how)
     pod.write("cgroup.freeze", "1")
     before = pod.state()
 
@@ -107,10 +107,10 @@ def test_a_failed_take_over_of_a_frozen_pod_leaves_it_frozen(pod: PausableCgroup
 # --- resume --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("held", ["throttle", "freeze", "throttle-and-freeze"])
-def test_a_pause_whose_record_was_removed_is_undone_from_memory(pod: PausableCgroup, held: str) -> None:
+@pytest.mark.parametrize("how", ["throttle", "freeze", "throttle-and-freeze"])
+def test_a_pause_whose_record_was_removed_is_undone_from_memory(pod: PausableCgroup, how: str) -> None:
     before = pod.state()
-    hold(pod, held)
+    hold(pod, how)
     known = record_of(pod)
     os.removexattr(pod.folder, XATTR)
 
@@ -190,7 +190,7 @@ def test_a_torn_quota_of_a_frozen_pod_is_not_ours_to_write(pod: PausableCgroup) 
 
 
 @pytest.mark.parametrize(
-    ("original", "written", "held"),
+    ("original", "written", "how"),
     [
         pytest.param(("50000 100000", 20000), {"cpu.max": "50000 100000"}, "1000 100000", id="by-a-daemon-reload"),
         pytest.param(("50000 100000", 20000), {"cpu.max": "30000 50000"}, "1000 100000", id="resize"),
@@ -206,7 +206,7 @@ def test_a_torn_quota_of_a_frozen_pod_is_not_ours_to_write(pod: PausableCgroup) 
     ],
 )
 def test_a_foreign_value_is_answered_and_is_the_original_from_then_on(
-    pod: PausableCgroup, cgroup: Cgroup, original: tuple[str, int], written: dict[str, str], held: str
+    pod: PausableCgroup, cgroup: Cgroup, original: tuple[str, int], written: dict[str, str], how: str
 ) -> None:
     """systemd writes the present original again after a daemon-reload."""
     pod.set(*original)
@@ -219,9 +219,9 @@ def test_a_foreign_value_is_answered_and_is_the_original_from_then_on(
     assert record is not None
     assert (record == before) is (written["cpu.max"] == original[0])
     assert (str(record.original), str(record.original_burst_us)) == (written["cpu.max"], burst_us)
-    assert str(record.written) == held
+    assert str(record.written) == how
     assert ledger.read_record(cgroup) == record
-    assert (pod.state().cpu_max, pod.state().burst) == (held, "0")
+    assert (pod.state().cpu_max, pod.state().burst) == (how, "0")
 
     resumed = ledger.resume(cgroup)
     assert resumed is not None

@@ -54,9 +54,9 @@ def test_resume_puts_quota_period_burst_and_freeze_back(
     assert changed
     assert str(record.original) == cpu_max
     assert ledger.read_record(cgroup) == record
-    held = pod.state()
-    assert held.freeze == ("1" if mechanism is FREEZE else "0")
-    assert mechanism is THROTTLED or (held.cpu_max, held.burst) == (cpu_max, str(burst_us))
+    paused = pod.state()
+    assert paused.freeze == ("1" if mechanism is FREEZE else "0")
+    assert mechanism is THROTTLED or (paused.cpu_max, paused.burst) == (cpu_max, str(burst_us))
 
     resumed = ledger.resume(cgroup)
     assert resumed is not None
@@ -65,7 +65,7 @@ def test_resume_puts_quota_period_burst_and_freeze_back(
 
 
 @pytest.mark.parametrize(
-    ("cpu_max", "held"),
+    ("cpu_max", "paused_max"),
     [
         pytest.param("max 100000", "1000 100000", id="unlimited"),
         pytest.param("50000 100000", "1000 100000", id="more"),
@@ -75,11 +75,11 @@ def test_resume_puts_quota_period_burst_and_freeze_back(
     ],
 )
 def test_a_pause_never_gives_a_pod_more_than_it_had(
-    pod: PausableCgroup, cgroup: Cgroup, cpu_max: str, held: str
+    pod: PausableCgroup, cgroup: Cgroup, cpu_max: str, paused_max: str
 ) -> None:
     pod.set(cpu_max)
     ledger.pause(cgroup, request())
-    assert pod.state().cpu_max == held
+    assert pod.state().cpu_max == paused_max
 
 
 def test_burst_is_zeroed_before_the_quota_and_put_back_after_it(pod: PausableCgroup) -> None:

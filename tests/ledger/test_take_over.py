@@ -22,11 +22,11 @@ THROTTLED, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE
 
 
 @pytest.mark.parametrize("mechanism", [None, THROTTLED, FREEZE])
-@pytest.mark.parametrize("held", HOLDS)
+@pytest.mark.parametrize("how", HOLDS)
 def test_a_pause_that_is_taken_over_goes_on_as_it_was_and_is_never_interrupted(
-    pod: PausableCgroup, held: str, mechanism: Mechanism | None
+    pod: PausableCgroup, how: str, mechanism: Mechanism | None
 ) -> None:
-    hold(pod, held)
+    hold(pod, how)
     before = pod.state()
     with pod.open() as cgroup:
         existing = ledger.read_record(cgroup)

@@ -69,7 +69,7 @@ def test_a_service_that_is_there_for_a_time_leaves_its_room_to_the_jobs() -> Non
     assert group(outcome, "web").finished == 1
 
 
-def test_daemonsets_are_on_every_node_and_protected_ones_are_never_held() -> None:
+def test_daemonsets_are_on_every_node_and_protected_ones_are_never_paused() -> None:
     agents = (
         DaemonSetsOptions("agent", base_mib=16, surge_mib=32, surge_s=1, rest_s=1, protected=False),
         DaemonSetsOptions("guard", base_mib=16, surge_mib=32, surge_s=1, rest_s=1),
@@ -84,7 +84,7 @@ def test_daemonsets_are_on_every_node_and_protected_ones_are_never_held() -> Non
     assert guard.pauses == 0 < agent.pauses
 
 
-def test_a_service_held_too_long_is_told_as_silent_late_and_killed_by_its_probe() -> None:
+def test_a_service_paused_too_long_is_told_as_silent_late_and_killed_by_its_probe() -> None:
     held_long = Config(hold=HoldConfig(max_pause_s=60, min_run_s=0))
     tight = replace(MIXED, nodes=replace(NODES, oversubscription_pct=250), services=(replace(WEB, count=8),))
     outcome = simulate(load_of(tight), held_long, seed=1)

@@ -63,7 +63,7 @@ def test_in_an_hour_of_pressure_no_service_misses_three_probes_in_a_row(mechanis
     assert all(len(pod.pauses) > 20 and pod.missed > 20 for pod in services)
 
 
-def test_services_held_as_long_as_batch_are_killed_by_their_probes() -> None:
+def test_services_paused_as_long_as_batch_are_killed_by_their_probes() -> None:
     """The control: without the bound on services the same node restarts them."""
     node = node_with_services(Config(hold=HoldConfig(max_pause_s=600)))
     node.run(600)

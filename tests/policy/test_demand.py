@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from helpers.demands import ACTIVE, BUSY, CAPACITY, IDLE, LARGE, NOW, asked, growing, held, mib
+from helpers.demands import ACTIVE, BUSY, CAPACITY, IDLE, LARGE, NOW, asked, growing, mib, paused
 from helpers.nodes import MIB, S, growth, pod, record
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,7 +120,7 @@ def test_growth_of_half_a_percent_of_the_capacity_in_30_s_is_active(rate: float,
     ids=["still", "paused", "newcomer"],
 )
 def test_paused_and_new_pods_would_grow(facts: dict[str, object], is_paused: bool, active: bool) -> None:
-    found = asked(growth(100, **facts), 300, **(held() if is_paused else {}))
+    found = asked(growth(100, **facts), 300, **(paused() if is_paused else {}))
     assert found.active is active
     assert found.newcomer is ("admitted" in facts)
     assert found.is_paused is is_paused
@@ -161,7 +161,7 @@ def test_demands_are_consistent(
 ) -> None:
     known = growth(used, rate=rate * MIB, admitted=admitted)
     terms = replace(IDLE, idle_share=idle_share)
-    found = asked(known, limit, peaks=tuple(peaks), terms=terms, **(held() if is_paused else {}))
+    found = asked(known, limit, peaks=tuple(peaks), terms=terms, **(paused() if is_paused else {}))
     assert 0 <= found.need <= found.granted
     assert found.granted <= max(found.worst, found.need) * (1 + 1e-9)
     assert found.returns >= 0
@@ -188,11 +188,11 @@ FLOW: dict[str, Any] = {"base": 80 * MIB, "flow": 2.0 * MIB, "squares": 8.0 * MI
     [
         pytest.param(growing(100, **FLOW), 300, {}, 1, 2, id="between-steps"),
         pytest.param(growing(100, **FLOW, grew=True), 300, {}, 5, 0, id="goes-on-at-its-fastest"),
-        pytest.param(growing(100, **FLOW), 300, held(), 4, 0, id="a-paused-one-takes-its-step-at-once"),
-        pytest.param(growing(100, **FLOW, grew=True), 300, held(), 4, 0, id="even-if-it-grew"),
-        pytest.param(growing(100, **{**FLOW, "squares": 32.0 * MIB**2}), 300, held(), 16, 0, id="with-larger-steps"),
+        pytest.param(growing(100, **FLOW), 300, paused(), 4, 0, id="a-paused-one-takes-its-step-at-once"),
+        pytest.param(growing(100, **FLOW, grew=True), 300, paused(), 4, 0, id="even-if-it-grew"),
+        pytest.param(growing(100, **{**FLOW, "squares": 32.0 * MIB**2}), 300, paused(), 16, 0, id="with-larger-steps"),
         pytest.param(growing(100, **FLOW), 100.5, {}, 0.5, 0.5, id="never-beyond-the-limit"),
-        pytest.param(growing(100, **FLOW), 103, held(), 3, 0, id="nor-when-paused"),
+        pytest.param(growing(100, **FLOW), 103, paused(), 3, 0, id="nor-when-paused"),
         pytest.param(growing(100, **FLOW), None, {}, 1, 2, id="no-limit"),
         pytest.param(growing(100, base=80 * MIB), 300, {}, 0, 0, id="no-step-yet"),
         pytest.param(growing(100, **{**FLOW, "base": None}), 300, {}, 60, 0, id="first-surge-at-its-pace"),
@@ -200,7 +200,7 @@ FLOW: dict[str, Any] = {"base": 80 * MIB, "flow": 2.0 * MIB, "squares": 8.0 * MI
         pytest.param(growing(100, grew=True), 300, {}, 5, 0, id="at-least-at-its-fastest"),
         pytest.param(growth(100, **{**FLOW, "base": None}), 300, {}, 1, 2, id="not-active"),
         pytest.param(growth(20, admitted=False), 100, {}, 55, 0, id="newcomer"),
-        pytest.param(growth(100, base=80 * MIB), 300, held(), 120, 0, id="paused-without-a-known-step"),
+        pytest.param(growth(100, base=80 * MIB), 300, paused(), 120, 0, id="paused-without-a-known-step"),
     ],
 )
 def test_growth_until_a_pod_can_be_paused(
@@ -213,14 +213,14 @@ def test_growth_until_a_pod_can_be_paused(
 
 @pytest.mark.parametrize(("ago_s", "overdue"), [(OVERDUE_S, False), (OVERDUE_S + 1e-6, True)])
 def test_a_pod_paused_for_long_is_overdue(ago_s: float, overdue: bool) -> None:
-    assert asked(growing(100), 300, **held(ago_s)).is_overdue is overdue
+    assert asked(growing(100), 300, **paused(ago_s)).is_overdue is overdue
     assert OVERDUE_S == 20
 
 
 def test_a_pause_costs_the_time_in_which_a_cpu_was_idle() -> None:
-    assert asked(growing(100), 300, **held(4)).cost_s == 4
-    assert asked(growing(100), 300, terms=replace(IDLE, idle_share=0.25), **held(4)).cost_s == 1
-    assert asked(growing(100), 300, **held(-4)).cost_s == 0, "a record from the future"
+    assert asked(growing(100), 300, **paused(4)).cost_s == 4
+    assert asked(growing(100), 300, terms=replace(IDLE, idle_share=0.25), **paused(4)).cost_s == 1
+    assert asked(growing(100), 300, **paused(-4)).cost_s == 0, "a record from the future"
     assert asked(growing(100), 300).cost_s == 0
 
 

@@ -38,7 +38,7 @@ def test_the_next_sample_comes_when_the_freeze_is_due_and_no_sooner_for_one_that
 def test_a_pause_becomes_a_freeze_within_two_seconds_on_a_node_that_stands_still() -> None:
     node = Node(MARKS).add(pod("a", kind=PodKind.BATCH))
     node.step(95.0)
-    assert node.held() == {"a"}
+    assert node.paused() == {"a"}
     for _ in range(100):
         decision = node.step(85.0)
         if freezes(decision):

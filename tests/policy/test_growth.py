@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from helpers.growths import CAPACITY, HELD, JOB, LARGE, NEW_CONTAINER, NOISE, POD, history, learned, look, readings
+from helpers.growths import CAPACITY, JOB, LARGE, NEW_CONTAINER, NOISE, PAUSED, POD, history, learned, look, readings
 from helpers.nodes import MIB, MS, START_NS, S, growth, pod
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -186,7 +186,7 @@ def test_a_reading_in_a_pause_changes_no_average() -> None:
     known = growth(
         10, paused_used=10 * MIB, flow=5.0 * MIB, squares=25.0 * MIB**2, read_flow=5.0 * MIB, read_squares=25.0 * MIB**2
     )
-    seen = replace(HELD, reclaimable_bytes=MIB // 2)
+    seen = replace(PAUSED, reclaimable_bytes=MIB // 2)
     growths = Growths({POD.cgroup: known}, at_ns=START_NS, read_at_ns=START_NS)
     found = learn(growths, look(1000, PodUsage(int(10.5 * MIB), seen), read_ms=1000)).pods[POD.cgroup]
     assert (found.flow, found.squares) == (known.flow, known.squares)
@@ -235,7 +235,7 @@ def test_a_new_low_begins_the_surge_anew() -> None:
     [
         pytest.param(growth(10), POD, False, id="still"),
         pytest.param(growth(10, rate=MIB), POD, True, id="has-a-rate"),
-        pytest.param(growth(10), HELD, True, id="paused"),
+        pytest.param(growth(10), PAUSED, True, id="paused"),
         pytest.param(growth(10, admitted=False), POD, True, id="newcomer"),
         pytest.param(growth(10, excused=True), POD, True, id="excused"),
         pytest.param(growth(10, paused_used=10 * MIB), POD, False, id="just-resumed"),
@@ -257,7 +257,7 @@ def test_flags_stay_as_they_are() -> None:
 
 
 def test_a_paused_pod_keeps_its_rate_and_what_it_grows_counts_from_the_pause() -> None:
-    found = history((0, 10, POD), (500, 15, POD), (600, 15, HELD), (60_000, 18, HELD))
+    found = history((0, 10, POD), (500, 15, POD), (600, 15, PAUSED), (60_000, 18, PAUSED))
     assert found.rate == 10 * MIB
     assert found.paused_used == 15 * MIB
     assert found.used == 18 * MIB
@@ -265,14 +265,14 @@ def test_a_paused_pod_keeps_its_rate_and_what_it_grows_counts_from_the_pause() -
 
 
 def test_a_pause_is_no_running_time() -> None:
-    looks = [(0, 10, POD), (500, 15, POD), (1000, 15, HELD), (60_000, 15, HELD), (60_500, 15, POD)]
+    looks = [(0, 10, POD), (500, 15, POD), (1000, 15, PAUSED), (60_000, 15, PAUSED), (60_500, 15, POD)]
     assert history(*looks).ran_ns == S // 2
     assert history(*looks, (61_000, 15, POD)).ran_ns == S
 
 
 def test_after_a_pause_growth_starts_anew() -> None:
     """The sample before is of a paused pod, so it gives no rate."""
-    looks = [(0, 10, POD), (500, 10, HELD), (1000, 30, POD)]
+    looks = [(0, 10, POD), (500, 10, PAUSED), (1000, 30, POD)]
     resumed = history(*looks)
     assert resumed.paused_used is None
     assert resumed.rate == 0
@@ -291,7 +291,7 @@ def test_a_pod_that_appears_later_is_a_newcomer() -> None:
 
 
 def test_a_pod_that_was_paused_before_the_daemon_has_its_memory_and_waits_to_go_on() -> None:
-    found = history((0, 10, HELD))
+    found = history((0, 10, PAUSED))
     assert found.admitted
     assert found.started_ns == START_NS
     assert found.paused_used == 10 * MIB
@@ -395,10 +395,10 @@ def test_only_a_drop_within_five_seconds_of_a_change_is_a_restart(changed_ms: fl
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 1000), st.booleans(), st.booleans()), max_size=20))
 def test_what_is_learned_is_consistent(looks: list[tuple[int, int, bool, bool]]) -> None:
     growths, at_ms, fastest, last, read_ms = Growths(), 0, 0.0, None, None
-    for after_ms, used_mib, held, is_read in looks:
+    for after_ms, used_mib, is_paused, is_read in looks:
         at_ms += after_ms
         read_ms = at_ms if is_read else read_ms
-        growths = learn(growths, look(at_ms, PodUsage(used_mib * MIB, HELD if held else POD), read_ms=read_ms))
+        growths = learn(growths, look(at_ms, PodUsage(used_mib * MIB, PAUSED if is_paused else POD), read_ms=read_ms))
         if last is not None:
             fastest = max(fastest, (used_mib - last) * MIB * 100)  # at most once in 10 ms
         last = used_mib

@@ -84,12 +84,12 @@ def test_a_pod_that_vanished_is_forgotten() -> None:
 )
 @pytest.mark.parametrize(("kind", "longest_s"), [(PodKind.SERVICE, 15), (PodKind.BATCH, 600)])
 def test_a_pause_ends_after_the_longest_time(kind: PodKind, longest_s: int, more_ns: int, ends: bool) -> None:
-    held_ns = longest_s * S + more_ns
-    stretch = Stretch(NOW - held_ns)
-    held = pod("a", paused=record(NOW - held_ns), kind=kind)
-    assert is_spent(held, stretch, NOW, HOLD) is ends
-    assert (end_ns(held, stretch, HOLD) <= NOW) is ends
-    assert spent_text(held, HOLD) == f"paused for the longest time allowed ({longest_s} s)"
+    paused_ns = longest_s * S + more_ns
+    stretch = Stretch(NOW - paused_ns)
+    paused = pod("a", paused=record(NOW - paused_ns), kind=kind)
+    assert is_spent(paused, stretch, NOW, HOLD) is ends
+    assert (end_ns(paused, stretch, HOLD) <= NOW) is ends
+    assert spent_text(paused, HOLD) == f"paused for the longest time allowed ({longest_s} s)"
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_a_pause_ends_after_the_longest_time(kind: PodKind, longest_s: int, more
 )
 @pytest.mark.parametrize("owner", Owner)
 def test_any_pause_ends_when_it_expires(owner: Owner, left_ns: int, ends: bool) -> None:
-    held = pod("a", paused=record(NOW, owner, expires_ns=NOW + left_ns))
-    assert (must_end(held, NOW) == (Result.EXPIRED, "pause expired")) is ends
+    paused = pod("a", paused=record(NOW, owner, expires_ns=NOW + left_ns))
+    assert (must_end(paused, NOW) == (Result.EXPIRED, "pause expired")) is ends
 
 
 def test_a_manual_pause_outlasts_everything_but_its_expiry() -> None:
@@ -107,11 +107,11 @@ def test_a_manual_pause_outlasts_everything_but_its_expiry() -> None:
 
 
 def test_distress_and_new_protection_end_a_pause() -> None:
-    held = pod("a", paused=record(NOW))
+    paused = pod("a", paused=record(NOW))
     terminated = Result.DISTRESS, "it is being terminated"
-    assert must_end(replace(held, distress="it is being terminated"), NOW) == terminated
-    assert must_end(replace(held, protected="rule 1"), NOW) == (Result.PROTECTED, "now protected: rule 1")
-    assert must_end(held, NOW) is None
+    assert must_end(replace(paused, distress="it is being terminated"), NOW) == terminated
+    assert must_end(replace(paused, protected="rule 1"), NOW) == (Result.PROTECTED, "now protected: rule 1")
+    assert must_end(paused, NOW) is None
     assert must_end(pod("a", distress="dying"), NOW) is None
 
 

@@ -144,7 +144,7 @@ def test_a_node_full_of_protected_pods_is_looked_at_slowly() -> None:
     assert node.step(99).next_sample_ns == 2 * S
 
 
-def test_while_somebody_is_held_the_next_look_is_a_second_away_at_most() -> None:
+def test_while_somebody_is_paused_the_next_look_is_a_second_away_at_most() -> None:
     node = Node(WATERMARK).add(pod("a", paused=record(START_NS)))
     assert node.step(10).next_sample_ns <= S
 
@@ -188,8 +188,8 @@ def test_no_pod_is_paused_for_longer_than_allowed(
 ) -> None:
     node = Node(Config(policy=policy, hold=replace(HOLD, batch_max_pause_s=600)))
     # Its claim is large, so without any headroom another pod goes first.
-    held = replace(pod("a", kind=kind), memory_max_bytes=500 << 20)
-    node.add(replace(held, paused=record(START_NS - int(paused_s * S))))
+    one = replace(pod("a", kind=kind), memory_max_bytes=500 << 20)
+    node.add(replace(one, paused=record(START_NS - int(paused_s * S))))
     node.add(replace(pod("b", paused=record(START_NS), kind=PodKind.BATCH), memory_max_bytes=400 << 20))
     actions = node.step(99.5).actions
     assert [name for name in names(actions, Resume) if name == "a"] == resumed

@@ -240,7 +240,7 @@ def test_newcomers_begin_one_after_the_other_also_where_they_take_their_time() -
     for _ in range(7):
         node.at_ns += 50 * MS
         node.step(74)  # 260 MiB are left, and 10 of them are the margin
-    assert len(node.held()) == 2
+    assert len(node.paused()) == 2
 
 
 @pytest.mark.parametrize("paused_s", [None, 1])

@@ -31,12 +31,12 @@ def test_the_order_of_the_sample_does_not_matter(moment: Moment, random: Random)
 @given(moments())
 def test_while_a_pod_that_wants_memory_is_paused_for_it_another_one_goes_first_and_runs(moment: Moment) -> None:
     """Otherwise no pod could ever finish and free memory."""
-    held = moment.held()
+    paused = moment.paused()
     stoppable = [place for place in moment.places() if place.stoppable]
     first = [place.usage.pod.uid for place in stoppable if place.first]
     assert len(first) <= 1
-    assert not set(first) & held
-    if any(is_active(moment, place) and place.usage.pod.uid in held for place in stoppable):
+    assert not set(first) & paused
+    if any(is_active(moment, place) and place.usage.pod.uid in paused for place in stoppable):
         assert first or any(place.excused for place in stoppable)
 
 
@@ -78,12 +78,12 @@ def is_other(place: Place) -> bool:
 @given(moments())
 def test_a_decision_is_the_walk_over_all_pods(moment: Moment) -> None:
     """This also holds if the decision skipped the pods that do not grow."""
-    held = moment.held()
+    paused = moment.paused()
     killed = {action.pod.uid for action in moment.decide().actions if isinstance(action, Sacrifice)}
     for place in moment.places():
         uid = place.usage.pod.uid
         if place.stoppable and uid not in killed:
-            assert (uid not in held) == place.runs
+            assert (uid not in paused) == place.runs
 
 
 @DECISIONS

@@ -20,7 +20,7 @@ def running(*currents: int) -> list[PodUsage]:
     return [PodUsage(current, pod(f"r{number}")) for number, current in enumerate(currents)]
 
 
-def held(*ages_s: float) -> list[PodUsage]:
+def paused(*ages_s: float) -> list[PodUsage]:
     """Return pods paused that long ago, oldest first."""
     return [PodUsage(TOTAL_BYTES, pod(f"p{n}", paused=record(NOW - int(age * S)))) for n, age in enumerate(ages_s)]
 
@@ -124,14 +124,14 @@ PAUSED = {"pause": ["r0", "r1"]}
 def test_algorithm_2_acts_once_an_interval(
     before: WatermarkState, used_pct: float, done: dict[str, list[str]], after: WatermarkState
 ) -> None:
-    assert run(before, used_pct, running(1, 2, 3), held(3, 2, 1)) == (after, done)
+    assert run(before, used_pct, running(1, 2, 3), paused(3, 2, 1)) == (after, done)
 
 
 def test_improvement_is_measured_from_one_interval_to_the_next() -> None:
     """The best and the first value do not count: a fall and then a rise count as one interval."""
-    state, _ = run(looked(95, 2), 85, running(1), held(3))
+    state, _ = run(looked(95, 2), 85, running(1), paused(3))
     assert state.intervals == 0
-    state, _ = run(state, 86, running(1), held(3), at_ns=NOW + S)
+    state, _ = run(state, 86, running(1), paused(3), at_ns=NOW + S)
     assert state.intervals == 1
 
 
@@ -142,7 +142,7 @@ def test_improvement_is_measured_from_one_interval_to_the_next() -> None:
     ("batch", "killed"), [(1, ["p2"]), (2, ["p1", "p2"]), (3, ["p0", "p1", "p2"]), (9, ["p0", "p1", "p2"])]
 )
 def test_with_everything_paused_the_last_paused_are_sacrificed(batch: int, killed: list[str]) -> None:
-    state, done = run(looked(95, 2), 95, [], held(3, 2, 1), rules=replace(RULES, batch=batch))
+    state, done = run(looked(95, 2), 95, [], paused(3, 2, 1), rules=replace(RULES, batch=batch))
     assert done == {"sacrifice": killed}
     assert state == WatermarkState(NOW, 95, 0)
 
@@ -166,7 +166,7 @@ def test_the_last_paused_are_told_by_time_not_by_memory() -> None:
 )
 def test_nobody_is_sacrificed(candidates: list[PodUsage], all_paused: bool, sacrifice: bool) -> None:
     rules = replace(RULES, sacrifice=sacrifice)
-    _, done = run(looked(95, 2), 95, candidates, held(3), all_paused=all_paused, rules=rules)
+    _, done = run(looked(95, 2), 95, candidates, paused(3), all_paused=all_paused, rules=rules)
     assert "sacrifice" not in done
 
 
@@ -180,12 +180,12 @@ def test_nobody_is_sacrificed(candidates: list[PodUsage], all_paused: bool, sacr
     ],
 )
 def test_nobody_is_killed_where_it_would_not_help(used_pct: float, held_bytes: int, kills: bool) -> None:
-    _, done = run(looked(used_pct, 2), used_pct, [], [PodUsage(held_bytes, held(3)[0].pod)])
+    _, done = run(looked(used_pct, 2), used_pct, [], [PodUsage(held_bytes, paused(3)[0].pod)])
     assert ("sacrifice" in done) is kills
 
 
 def test_a_sacrifice_says_why() -> None:
-    _, actions = step(looked(95, 2), sample(NOW, 95), candidates=[], paused=held(3), all_paused=True, config=CONFIG)
+    _, actions = step(looked(95, 2), sample(NOW, 95), candidates=[], paused=paused(3), all_paused=True, config=CONFIG)
     assert actions[0].reason == ("memory use 95.0 %, no improvement for 3 intervals of 1 s, and every pod is paused")
 
 
@@ -193,9 +193,9 @@ def test_a_sacrifice_says_why() -> None:
 
 
 def test_an_adopted_pause_gets_a_whole_interval_first() -> None:
-    state, done = run(WatermarkState(), 10, running(1), held(100))
+    state, done = run(WatermarkState(), 10, running(1), paused(100))
     assert (state, done) == (WatermarkState(NOW, 10, 0), {})
-    state, done = run(state, 10, running(1), held(100), at_ns=NOW + S)
+    state, done = run(state, 10, running(1), paused(100), at_ns=NOW + S)
     assert done == {"resume": ["p0"]}
 
 
@@ -227,7 +227,7 @@ def test_a_whole_story_follows_the_paper() -> None:
         (9, "Sacrifice", "c3"),
         (9, "Sacrifice", "c4"),
     ]
-    assert node.held() == {"c0", "c1", "c2"}
+    assert node.paused() == {"c0", "c1", "c2"}
 
 
 def test_manual_pauses_are_neither_resumed_nor_sacrificed_nor_counted() -> None:
@@ -241,7 +241,7 @@ def test_manual_pauses_are_neither_resumed_nor_sacrificed_nor_counted() -> None:
     assert names(actions, Sacrifice) == ["mine"]
     node.at_ns += S
     assert node.step(10).actions == ()
-    assert node.held() == {"manual"}
+    assert node.paused() == {"manual"}
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def event(
     )
 
 
-def held(
+def paused_pod(
     label: str = "default/web", since_s: float = 1000, mechanism: Mechanism = THROTTLE, owner: Owner = Owner.DAEMON
 ) -> Pod:
     namespace, _, name = label.partition("/")
@@ -95,9 +95,9 @@ def test_a_series_of_seconds_begins_at_0_with_its_first_pause() -> None:
 
 def test_time_before_and_after_a_freeze_is_told_apart() -> None:
     made = counts(event("paused"))
-    made.count_paused([held()], 1002 * S)
+    made.count_paused([paused_pod()], 1002 * S)
     made.count(event("froze", at_s=1003, mechanism=FREEZE))
-    made.count_paused([held(mechanism=FREEZE)], 1007 * S)
+    made.count_paused([paused_pod(mechanism=FREEZE)], 1007 * S)
     made.count(event("resumed", at_s=1008, result="room", mechanism=FREEZE))
 
     assert of(made, SECONDS) == {("default", THROTTLE): 3, ("default", FREEZE): 5}
@@ -107,7 +107,7 @@ def test_time_before_and_after_a_freeze_is_told_apart() -> None:
 
 def test_of_a_pause_of_the_daemon_before_only_our_time_is_counted() -> None:
     adopted = counts()
-    adopted.count_paused([held(since_s=900)], 1003 * S)
+    adopted.count_paused([paused_pod(since_s=900)], 1003 * S)
     ended_at_once = counts(event("resumed", since_s=900, at_s=1003, result="room"))
 
     for made in (adopted, ended_at_once):
@@ -117,7 +117,7 @@ def test_of_a_pause_of_the_daemon_before_only_our_time_is_counted() -> None:
 
 def test_what_an_operator_holds_is_not_ours() -> None:
     made = counts(event("paused", owner="manual"))
-    made.count_paused([held(owner=Owner.MANUAL), nodes.pod("runs")], 1005 * S)
+    made.count_paused([paused_pod(owner=Owner.MANUAL), nodes.pod("runs")], 1005 * S)
     made.count(event("resumed", owner="manual", at_s=1009, result="expired"))
 
     assert of(made, PAUSES) == of(made, SECONDS) == {}
@@ -127,7 +127,7 @@ def test_what_an_operator_holds_is_not_ours() -> None:
 
 def test_a_pause_that_somebody_else_ended_is_over() -> None:
     made = counts(event("paused"))
-    made.count_paused([held()], 1002 * S)
+    made.count_paused([paused_pod()], 1002 * S)
     made.ended_elsewhere("default/web")
     made.count_paused([], 1009 * S)
 
@@ -140,7 +140,7 @@ def test_every_cause_is_there_from_the_beginning() -> None:
     assert set(Result) - set(CAUSES) == {Result.CRASHED}  # a daemon that crashed no longer counts
 
 
-def test_a_pod_that_goes_while_it_is_held_is_an_end() -> None:
+def test_a_pod_that_goes_while_it_is_paused_is_an_end() -> None:
     made = counts(event("paused"), event("gone", at_s=1002, result="gone"))
 
     assert of(made, "cgpause_resumes_total")["gone",] == 1
@@ -169,12 +169,12 @@ def test_the_pod_paused_longest_ago_gives_way_and_the_namespace_keeps_its_pauses
     assert of(made, SECONDS) == {("a", THROTTLE): 4}
 
 
-def test_a_pod_that_is_held_does_not_give_way() -> None:
+def test_a_pod_that_is_paused_does_not_give_way() -> None:
     """A paused pod's counters would restart during its pause, repeatedly if more pods are paused than fit."""
     made = counts(event("paused", "a/x"), event("paused", "a/y"), event("paused", "a/z"), max_pods=2)
 
     assert [labels[1] for labels in of(made, POD_PAUSES)] == ["x", "y"]
-    made.count_paused([held("a/x"), held("a/y"), held("a/z")], 1002 * S)
+    made.count_paused([paused_pod("a/x"), paused_pod("a/y"), paused_pod("a/z")], 1002 * S)
     assert of(made, POD_SECONDS) == {("a", "x", THROTTLE): 2, ("a", "y", THROTTLE): 2}
     assert of(made, SECONDS) == {("a", THROTTLE): 6}
 
@@ -276,7 +276,7 @@ def test_how_often_is_looked_changes_no_total(pauses: list[tuple[str, int, int]]
         look_until(now_s + gap)
         now_s += gap
         made.count(event("paused", name, now_s))
-        running[name] = held(name, now_s)
+        running[name] = paused_pod(name, now_s)
         look_until(now_s + length)
         made.count(event("resumed", name, now_s, now_s + length, result="room"))
         del running[name]

@@ -37,9 +37,9 @@ def clock(monkeypatch: Patch) -> None:
 
 
 def test_an_event_says_what_its_pauses_record_says(clock: None) -> None:
-    held = record(7 * S, Owner.MANUAL)
+    paused = record(7 * S, Owner.MANUAL)
 
-    made = make_event(EventKind.FROZE, pod("web"), "it grows", held, used_pct=95.04, times=2)
+    made = make_event(EventKind.FROZE, pod("web"), "it grows", paused, used_pct=95.04, times=2)
 
     assert (made.pod, made.uid, made.owner, made.mechanism) == ("default/web", "web", "manual", "throttle")
     assert (made.reason, made.pause_reason, made.used_pct, made.times) == ("it grows", "test", 95.0, 2)
@@ -51,34 +51,34 @@ def test_a_boot_id_is_written_as_journald_writes_it() -> None:
     assert re.fullmatch("[0-9a-f]{32}", boot_id() or "")
 
 
-def test_a_pause_that_begins_was_not_held_and_has_one_reason() -> None:
+def test_a_pause_that_begins_was_not_paused_and_has_one_reason() -> None:
     made = make_event(EventKind.PAUSED, pod("web"), "test", record(7 * S))
 
     assert (made.paused_s, made.pause_reason) == (None, None)
 
 
-def test_a_record_of_the_future_was_held_for_no_time(clock: None) -> None:
+def test_a_record_of_the_future_was_paused_for_no_time(clock: None) -> None:
     assert make_event(EventKind.GONE, pod("web"), "x", record(10**15)).paused_s == 0
 
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_resume_says_what_was_put_back(lost: bool) -> None:
-    held = record(now_ns())
-    resumed = Resumed(None if lost else held, ORIGINAL, foreign=lost)
+    paused = record(now_ns())
+    resumed = Resumed(None if lost else paused, ORIGINAL, foreign=lost)
 
-    made = resumed_event(pod("web"), resumed, "why", Result.LOST, record=held, cgroup="a/b", used_pct=1)
+    made = resumed_event(pod("web"), resumed, "why", Result.LOST, record=paused, cgroup="a/b", used_pct=1)
 
     assert (made.cpu_max_from, made.cpu_max_to) == (None if lost else "1001 100000", "50000 100000")
-    assert (made.foreign, made.result, made.cgroup, made.since_ns) == (lost or None, "lost", "a/b", held.since_ns)
+    assert (made.foreign, made.result, made.cgroup, made.since_ns) == (lost or None, "lost", "a/b", paused.since_ns)
 
 
 def test_the_logs_line_has_what_an_operator_reads_in_one_order() -> None:
-    held = replace(record(now_ns(), Owner.MANUAL), mechanism=Mechanism.FREEZE)
+    paused = replace(record(now_ns(), Owner.MANUAL), mechanism=Mechanism.FREEZE)
     made = make_event(
         EventKind.SACRIFICED,
         pod("web"),
         "full",
-        held,
+        paused,
         cgroup="a/b",
         cpu_max_from=CpuMax(None, 100000),
         cpu_max_to="x",

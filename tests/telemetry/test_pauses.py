@@ -39,7 +39,7 @@ def test_a_pause_and_its_end_are_one() -> None:
     assert (found.cpu_max, found.memory_current_bytes) == ("max 100000", 7)
 
 
-def test_a_pod_frozen_later_was_held_by_the_freezer() -> None:
+def test_a_pod_frozen_later_was_stopped_by_the_freezer() -> None:
     assert only(paused(100, 5), event("froze", 101, 5, 1, mechanism="freeze"), resumed(102, 5, 2)).mechanism == "freeze"
 
 
@@ -104,7 +104,7 @@ def test_an_event_of_no_pause_makes_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "state"),
+    ("active", "state"),
     [
         ({PauseKey(BOOT, "u1", 5 * S)}, PauseState.ACTIVE),
         ({PauseKey(BOOT, "u1", 6 * S)}, PauseState.UNKNOWN),
@@ -112,8 +112,8 @@ def test_an_event_of_no_pause_makes_none() -> None:
         (set(), PauseState.UNKNOWN),
     ],
 )
-def test_a_pause_runs_only_where_its_cgroup_says_so(held: set[PauseKey], state: PauseState) -> None:
-    (found,) = with_active(pauses([paused(100, 5)]), held, 12 * S)
+def test_a_pause_runs_only_where_its_cgroup_says_so(active: set[PauseKey], state: PauseState) -> None:
+    (found,) = with_active(pauses([paused(100, 5)]), active, 12 * S)
 
     assert (found.state, found.paused_s) == (state, 7.0 if state is PauseState.ACTIVE else None)
     assert found.may_be_active(BOOT) is (state is PauseState.UNKNOWN)
@@ -198,7 +198,7 @@ def test_a_pause_counts_for_a_time_in_which_it_was_not_over() -> None:
     assert [pause.uid for pause in select(running, 1000, None)] == ["aaaa2222"]
 
 
-def test_totals_are_by_name_and_the_longest_held_comes_first() -> None:
+def test_totals_are_by_name_and_the_longest_paused_comes_first() -> None:
     events = [paused(1, 1), resumed(3, 1, 2.5), paused(5, 5, uid="u2", pod="default/u1"), paused(7, 7, uid="u3")]
     found = with_active(pauses(events), {PauseKey(BOOT, "u3", 7 * S)}, 17 * S)
 

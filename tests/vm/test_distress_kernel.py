@@ -158,7 +158,7 @@ def test_a_pod_that_loses_child_after_child_to_oom_kills_stays_paused(node: Node
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)
-def test_what_is_started_in_a_held_pod_from_outside_gets_it_resumed(
+def test_what_is_started_in_a_paused_pod_from_outside_gets_it_resumed(
     node: Node, start: Start, mechanism: Mechanism
 ) -> None:
     """An exec probe, a preStop hook or kubectl exec would get no answer from a paused pod."""

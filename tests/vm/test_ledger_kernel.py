@@ -158,7 +158,7 @@ def test_a_record_the_kernel_will_not_restore_stays_and_is_loud(
 
 @pytest.mark.parametrize("mechanism", Mechanism)
 @pytest.mark.every_kernel
-def test_a_held_process_stands_still_and_goes_on(
+def test_a_paused_process_stands_still_and_goes_on(
     pausable_cgroup: PausableCgroup, cgroup: Cgroup, mechanism: Mechanism
 ) -> None:
     pausable_cgroup.set("200000 50000")

@@ -232,7 +232,7 @@ def test_an_upgrade_with_pods_paused_keeps_configuration_and_manual_pauses(calm:
     assert main_pid(METRICS) not in (0, metrics_pid)
     wait_until(lambda: serves("cgpause_up", "1.0"), "the metrics")
     calm.wait_paused()
-    assert 'reason="cgpause stops"' in journal.text(), "the old daemon resumed what it held"
+    assert 'reason="cgpause stops"' in journal.text(), "the old daemon resumed what it had paused"
     calm.relax()
     wait_until(lambda: calm.medium.is_as_before() and calm.large.is_as_before(), "the new daemon to resume")
     run("cgpause", "resume", "default/small")

@@ -65,11 +65,11 @@ def events(shown: Sequence[Event], snapshot: NodeView, width: int, *, of_one: bo
         table.add_column(no_wrap=True, width=min(longest, max(width // 3, 1)))
     table.add_column(no_wrap=True, style="dim", ratio=1)
     for event in reversed(shown):
-        held = "" if event.paused_s is None else f"after {durations.shown(event.paused_s)}: "
+        length = "" if event.paused_s is None else f"after {durations.shown(event.paused_s)}: "
         pod = [] if of_one else [shorten(event.pod, max(width // 3, 1))]
         what = line((event.what, _EVENT_STYLES.get(event.what, "")))
         at = when(event.at, snapshot.at, snapshot.utc_offset_s)
-        table.add_row(at, what, *pod, line(held, event.reason))
+        table.add_row(at, what, *pod, line(length, event.reason))
     return table
 
 

@@ -37,7 +37,7 @@ class DaemonLog:
     sacrifices: int = 0
     holds: list[tuple[str, float]] = field(default_factory=list)
     """UID of the pod, and duration in seconds, of each ended pause."""
-    held_now: set[str] = field(default_factory=set)
+    paused_now: set[str] = field(default_factory=set)
 
     @property
     def paused_s(self) -> list[float]:
@@ -55,10 +55,10 @@ class DaemonLog:
                 self.started = True
             case "paused":
                 self.pauses += 1
-                self.held_now.add(values["uid"])
+                self.paused_now.add(values["uid"])
             case "resumed":
                 self.resumes += 1
-                self.held_now.discard(values["uid"])
+                self.paused_now.discard(values["uid"])
                 self.holds.append((values["uid"], float(values.get("paused_s", "0"))))
             case "froze":
                 self.freezes += 1

@@ -157,7 +157,7 @@ def run_trial(plan: Plan, parent: Path, folder: Path, worker: Path, observer: Ob
             used = int((tree.root / "memory.current").read_text())
             use.append(100 * used / capacity)
             if observer is not None:
-                observer.on_look(progress.at_s, used, frozenset(watcher.read_log().held_now))
+                observer.on_look(progress.at_s, used, frozenset(watcher.read_log().paused_now))
             if len(use) % int(5 / _TICK_S) == 0:
                 say(
                     f"{plan.arm}: {progress.at_s:.0f} s, {progress.running} run, {progress.finished} finished, "

@@ -66,7 +66,7 @@ def for_picture(file: Path) -> Look:
                     return True
                 due_s = now_s + _EVERY_S
                 snapshot = reader.read(now_ns())
-                if now_s < begun_s + PICTURE_S or not log.held_now:
+                if now_s < begun_s + PICTURE_S or not log.paused_now:
                     return True
                 file.write_text(drawn(snapshot))
                 return False

@@ -57,12 +57,12 @@ def is_original(tree: Kubepods, pod: PodSpec) -> bool:
 
 def describe(progress: Progress, log: DaemonLog) -> str:
     """Return the state of a run in a few words."""
-    held = min(len(log.held_now), progress.running)
-    text = f"{progress.running - held} running"
+    paused = min(len(log.paused_now), progress.running)
+    text = f"{progress.running - paused} running"
     if progress.starting:
         text = f"{progress.starting} starting, {text}"
     if log.started:
-        text += f", {held} paused ({log.pauses} pauses so far)"
+        text += f", {paused} paused ({log.pauses} pauses so far)"
     text += f", {progress.restarts} killed so far"
     if progress.backing_off:
         text += f", {progress.backing_off} to be restarted or removed"
@@ -134,14 +134,14 @@ class Demo:
                 code = daemon.stop()
                 log = daemon.log
             with self._daemon(tree) as daemon:
-                held, last_code, after = self._stop_while_holding(tree, daemon, work)
+                paused, last_code, after = self._stop_while_paused(tree, daemon, work)
         return arm, Daemon(
             pauses=log.pauses,
             paused_s=round(sum(log.paused_s), 1),
             longest_pause_s=max(log.paused_s, default=0.0),
             sacrifices=log.sacrifices,
             exit_code=code or last_code,
-            held_at_stop=held,
+            paused_at_stop=paused,
             after_stop=after,
         )
 
@@ -183,16 +183,16 @@ class Demo:
         outcome = kubelet.run(namespaces.jobs(jobs), timeout_s=self.plan.timeout_s)
         return make_arm(outcome, Restored(len(ended), tuple(name for name, settled in ended if not settled)))
 
-    def _stop_while_holding(self, tree: Kubepods, daemon: DaemonProcess, work: int) -> tuple[int, int, Restored]:
+    def _stop_while_paused(self, tree: Kubepods, daemon: DaemonProcess, work: int) -> tuple[int, int, Restored]:
         """Fill the node again, and stop the daemon while pods are paused."""
         say("filling the node once more, to stop a daemon while pods are paused")
         namespaces = Namespaces(tree, self._folder / "netns")
-        held = 0
+        paused = 0
 
         def on_tick(_progress: Progress) -> None:
-            nonlocal held
-            held = len(daemon.read_log().held_now)
-            if held:
+            nonlocal paused
+            paused = len(daemon.read_log().paused_now)
+            if paused:
                 daemon.stop()  # at once: the daemon may end these pauses in the next moment
                 kubelet.stop()
 
@@ -201,7 +201,7 @@ class Demo:
         kubelet.run(namespaces.jobs(make_jobs(self._endless(work), self._worker, "stop")), timeout_s=_STOP_TIMEOUT_S)
         code = daemon.stop()
         pods = kubelet.pods
-        return held, code, Restored(len(pods), tuple(pod.name for pod in pods if not is_original(tree, pod)))
+        return paused, code, Restored(len(pods), tuple(pod.name for pod in pods if not is_original(tree, pod)))
 
 
 def make_arm(outcome: Outcome, ended: Restored) -> Arm:

@@ -62,7 +62,7 @@ class Daemon:
     longest_pause_s: float
     sacrifices: int
     exit_code: int
-    held_at_stop: int
+    paused_at_stop: int
     """Number of paused pods when the daemon was stopped."""
     after_stop: Restored
     """All live pods after the stop."""
@@ -109,7 +109,7 @@ def broken_claims(result: Result) -> list[str]:
         ),
         (daemon.pauses > 0, "cgpause paused a pod"),
         (daemon.exit_code == 0, f"the daemon exits with 0 when it is stopped (found {daemon.exit_code})"),
-        (daemon.held_at_stop > 0, "the daemon was stopped while it held pods"),
+        (daemon.paused_at_stop > 0, "the daemon was stopped while pods were paused"),
         (
             not with_cgpause.ended.wrong and not without.ended.wrong,
             f"every pod has its own cpu.max when it ends (not: {', '.join(with_cgpause.ended.wrong)})",
@@ -119,7 +119,7 @@ def broken_claims(result: Result) -> list[str]:
             f"every pod has its own cpu.max after the daemon stopped (not: {', '.join(daemon.after_stop.wrong)})",
         ),
     ]
-    return [text for held, text in claims if not held]
+    return [text for holds, text in claims if not holds]
 
 
 def render(result: Result) -> str:
@@ -163,7 +163,7 @@ def _rows(result: Result) -> list[tuple[str, str, str]]:
         ("paused, all pods together", "-", f"{daemon.paused_s:.1f} s"),
         ("longest pause", "-", f"{daemon.longest_pause_s:.1f} s"),
         ("cpu.max original: pods at their end", "-", _ratio(with_cgpause.ended)),
-        (f"  after a stop while {daemon.held_at_stop} were paused", "-", _ratio(daemon.after_stop)),
+        (f"  after a stop while {daemon.paused_at_stop} were paused", "-", _ratio(daemon.after_stop)),
     ]
 
 

@@ -5,7 +5,7 @@
     python3 -m lab.measure.reset after       in the VM, booted again: the same pod starts anew
 
 Cgroups, and with them pauses and their records, are gone after it; files of /var are what the disk had. The pod of the
-same name must run as it was made, nothing may say that it is paused, and the daemon must be there to hold it again.
+same name must run as it was made, nothing may say that it is paused, and the daemon must be there to pause it again.
 Exit status: 0 when all of it is so, 3 when something is not, 125 when the test bed failed.
 """
 

@@ -176,7 +176,7 @@ class Soak:
             with self.open(spec) as cgroup:
                 record = ledger.read_record(cgroup)
                 if record is not None and record.owner is Owner.DAEMON:
-                    self.wrong.append(f"{spec.name} is still held after the daemon's end: {record.reason}")
+                    self.wrong.append(f"{spec.name} is still paused after the daemon's end: {record.reason}")
         high = (self.tree.root / "memory.high").read_text().strip()
         if high != "max":
             self.wrong.append(f"memory.high of kubepods is {high} after the daemon's end")

@@ -144,21 +144,21 @@ class Report:
             used = [result.number("daemon_cpu_s") for result in found]
             if any(used):
                 shares = [cpu_s / result.number("total_s") for cpu_s, result in zip(used, found, strict=True)]
-                calm = [self._added(arm, held=held) for held in (False, True)]
+                calm = [self._added(arm, paused=paused) for paused in (False, True)]
                 rows.append([arm, f"{statistics.fmean(used):.2f}", percent(statistics.fmean(shares), 1), *calm])
         added = ["total time added where no pod was paused", "where a pod was"]
         return _table(["arm", "CPU s a trial", "of the machine's CPU time", *added], rows)
 
-    def _added(self, arm: str, *, held: bool) -> str:
+    def _added(self, arm: str, *, paused: bool) -> str:
         """Return the median and the maximum of total time added against no control, over twins without restarts.
 
-        `held` selects the trials with pauses, or the trials without.
+        `paused` selects the trials with pauses, or the trials without.
         """
         twins = [twin for cell in self._evidence.cells() for twin in self._evidence.twins(cell, arm, NONE)]
         added = [
             mine.number("total_s") / its.number("total_s") - 1
             for mine, its in twins
-            if not mine.number("restarts") and not its.number("restarts") and bool(mine.number("pauses")) is held
+            if not mine.number("restarts") and not its.number("restarts") and bool(mine.number("pauses")) is paused
         ]
         if not added:
             return "-"

@@ -44,7 +44,7 @@ def freeze_unasked(pod: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "held", "arrange", "args"),
+    ("owner", "mechanism", "arrange", "args"),
     [
         (Owner.DAEMON, Mechanism.FREEZE, None, ["--mechanism", "throttle"]),
         (Owner.DAEMON, Mechanism.THROTTLE, freeze_unasked, ["--mechanism", "freeze"]),
@@ -63,14 +63,14 @@ def freeze_unasked(pod: Path) -> None:
 )  # fmt: skip
 def test_a_dry_run_gives_the_answer_of_the_real_pause_where_that_changes_nothing(
     owner: Owner | None,
-    held: Mechanism | None,
+    mechanism: Mechanism | None,
     arrange: Callable[[Path], object] | None,
     args: list[str],
     tree: FakeTree,
     web: Path,
 ) -> None:
-    if owner is not None and held is not None:
-        pause_pod(tree.root, web, owner, mechanism=held)
+    if owner is not None and mechanism is not None:
+        pause_pod(tree.root, web, owner, mechanism=mechanism)
     if arrange is not None:
         arrange(web)
     before = snapshot(tree.root)

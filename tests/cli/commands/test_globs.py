@@ -19,17 +19,17 @@ def pods(tree: FakeTree) -> dict[str, Path]:
     return found
 
 
-def held(pods: dict[str, Path]) -> list[str]:
+def paused_pods(pods: dict[str, Path]) -> list[str]:
     return [name for name, pod in pods.items() if cpu_max(pod) == THROTTLED]
 
 
 def test_pause_and_resume_take_globs(tree: FakeTree, pods: dict[str, Path]) -> None:
     paused = run(tree, "pause", "default/job-*")
 
-    assert (paused.exit_code, held(pods)) == (0, ["job-1", "job-2"])
+    assert (paused.exit_code, paused_pods(pods)) == (0, ["job-1", "job-2"])
     assert [line.split()[0] for line in paused.stdout.splitlines()] == ["default/job-1", "default/job-2"]
     resumed = run(tree, "resume", "*")
-    assert (resumed.exit_code, held(pods)) == (0, [])
+    assert (resumed.exit_code, paused_pods(pods)) == (0, [])
     # Pods that run are not listed: nothing was asked of each of them by name.
     assert [line.split()[0] for line in resumed.stdout.splitlines()] == ["default/job-1", "default/job-2"]
     assert run(tree, "resume", "job-?").stdout == "nothing is paused of the 3 pods that match 'job-?'\n"
@@ -38,21 +38,21 @@ def test_pause_and_resume_take_globs(tree: FakeTree, pods: dict[str, Path]) -> N
 def test_a_glob_does_not_override_protection(tree: FakeTree, pods: dict[str, Path]) -> None:
     result = run(tree, "pause", "-n", "default", "*")
 
-    assert (result.exit_code, held(pods)) == (4, ["job-1", "job-2", "web"])
+    assert (result.exit_code, paused_pods(pods)) == (4, ["job-1", "job-2", "web"])
     assert result.stderr.startswith("cgpause: default/guarded is protected: ")
 
 
 def test_a_glob_of_nothing_is_no_such_pod_and_the_others_are_tried(tree: FakeTree, pods: dict[str, Path]) -> None:
     result = run(tree, "pause", "batch/*", "web")
 
-    assert (result.exit_code, held(pods)) == (3, ["web"])
+    assert (result.exit_code, paused_pods(pods)) == (3, ["web"])
     assert result.stderr == "cgpause: no pod matches 'batch/*' among the 5 on this node (see: cgpause status)\n"
 
 
 def test_a_namespace_tells_pods_of_one_name_apart(tree: FakeTree, pods: dict[str, Path]) -> None:
     assert run(tree, "pause", "job-1").exit_code == 3
     assert run(tree, "-n", "prod", "pause", "job-1").exit_code == 0
-    assert held(pods) == ["prod/job-1"]
+    assert paused_pods(pods) == ["prod/job-1"]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_explain_shows_what_the_policy_would_do(tree: FakeTree) -> None:
     for name, size in (("c", 30), ("a", 10), ("b", 20)):
         tree.add_pod(name, size * MIB)
     tree.add_pod("guarded", 5 * MIB, tier="")
-    pause_pod(tree.root, tree.add_pod("held", 15 * MIB), Owner.MANUAL, reason="by hand")
+    pause_pod(tree.root, tree.add_pod("paused", 15 * MIB), Owner.MANUAL, reason="by hand")
     policy = with_config(tree, 'policy = "watermark"\n')
 
     shown = json.loads(run(tree, *policy, "explain", "-ojson").stdout)
@@ -74,7 +74,7 @@ def test_explain_shows_what_the_policy_would_do(tree: FakeTree) -> None:
         "verdict": "runs: protected: QoS class Guaranteed (protect.guaranteed)",
         "reserve": None,
     }
-    ranks = [("guarded", None), ("a", 1), ("held", None), ("b", 2), ("c", 3)]
+    ranks = [("guarded", None), ("a", 1), ("paused", None), ("b", 2), ("c", 3)]
     assert [(pod["name"], pod["rank"]) for pod in pods] == ranks
     assert [pod["name"] for pod in pods if pod["verdict"].startswith("would pause")] == ["a", "b"]
     for pod, line in zip(pods, run(tree, *policy, "explain").stdout.splitlines()[2:], strict=True):

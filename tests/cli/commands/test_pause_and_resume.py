@@ -37,13 +37,13 @@ def test_pausing_and_resuming_twice_change_nothing(tree: FakeTree, web: Path, mo
 
     again = run(tree, "pause", "web")
 
-    held = "already paused (throttle) by hand, 10m00s left: cgpause pause by tester"
-    assert (again.exit_code, again.stdout, again.stderr) == (0, f"default/web {held}\n", "")
+    already = "already paused (throttle) by hand, 10m00s left: cgpause pause by tester"
+    assert (again.exit_code, again.stdout, again.stderr) == (0, f"default/web {already}\n", "")
     assert snapshot(tree.root) == before
     for also in ([], ["--for", "20m"]):
         refused = run(tree, "pause", "web", "--mechanism", "freeze", *also)
         assert (refused.exit_code, refused.stdout) == (5, "")
-        assert refused.stderr == f"cgpause: default/web: {held}; to pause it otherwise, cgpause resume it first\n"
+        assert refused.stderr == f"cgpause: default/web: {already}; to pause it otherwise, cgpause resume it first\n"
         assert snapshot(tree.root) == before
     assert run(tree, "pause", "web", "--mechanism", "throttle").exit_code == 0
     run(tree, "resume", "web")
@@ -146,9 +146,9 @@ def test_a_manual_pause_says_whose_it_is_and_when_it_ends(tree: FakeTree, web: P
     run(tree, "pause", "web", "--for", "10m")
     run(tree, "pause", "db")
 
-    held = record_of(tree, web)
-    assert (held.owner, held.reason) == (Owner.MANUAL, "cgpause pause by alice")
-    assert (held.since_ns, held.expires_ns) == (1000 * S, 1600 * S)
+    record = record_of(tree, web)
+    assert (record.owner, record.reason) == (Owner.MANUAL, "cgpause pause by alice")
+    assert (record.since_ns, record.expires_ns) == (1000 * S, 1600 * S)
     assert record_of(tree, db).expires_ns is None
 
 

@@ -196,7 +196,7 @@ def test_the_history_is_that_of_this_pod_alone(tree: FakeTree) -> None:
     assert told(tree, *options, "explain", "job")["history"]["pauses"] == 1
 
 
-def test_a_history_without_the_pause_that_runs_does_not_say_it_was_never_held(tree: FakeTree) -> None:
+def test_a_history_without_the_pause_that_runs_does_not_say_it_was_never_paused(tree: FakeTree) -> None:
     tree.add_pod("web")
     assert run(tree, "pause", "web").exit_code == 0
 

@@ -44,10 +44,10 @@ def do(reader: Reader, deed: Deed, load: Load = Config, keep: Keep = keep) -> tu
 
 def test_what_was_written_is_said_and_noted_for_the_history(reader: Reader) -> None:
     noted: list[Event] = []
-    held = "default/web: already paused (throttle) by hand: cgpause top by alice"
+    already = "default/web: already paused (throttle) by hand: cgpause top by alice"
     for deed, said in (
         (Deed.PAUSE, ("default/web paused: cpu.max 50000 100000 -> 1001 100000", False)),
-        (Deed.FREEZE, (f"{held}; to pause it otherwise, cgpause resume it first", True)),
+        (Deed.FREEZE, (f"{already}; to pause it otherwise, cgpause resume it first", True)),
         (Deed.RESUME, ("default/web resumed: cpu.max 50000 100000", False)),
         (Deed.RESUME, ("default/web is not paused", False)),
         (Deed.FREEZE, ("default/web paused: frozen", False)),

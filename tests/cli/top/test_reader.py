@@ -219,16 +219,16 @@ def test_pods_come_and_go(tree: FakeTree, web: Path, reader: Reader) -> None:
 
 def test_one_that_cannot_be_read_is_shown_as_such_and_hides_nobody(tree: FakeTree, reader: Reader) -> None:
     tree.add_pod("web")
-    bad, held = tree.add_pod("bad"), tree.add_pod("held")
+    bad, paused = tree.add_pod("bad"), tree.add_pod("paused")
     (bad / "memory.current").unlink()
-    damage(held)
+    damage(paused)
 
     snapshot = reader.read(10 * S)
 
     assert named(snapshot, "web").state is PodState.RUNNING
     assert named(snapshot, "bad").state is PodState.ERROR
     assert "memory.current" in (named(snapshot, "bad").error or "")
-    assert "record cannot be read" in (named(snapshot, "held").pod.protected or "")
+    assert "record cannot be read" in (named(snapshot, "paused").pod.protected or "")
 
 
 def test_a_node_whose_memory_cannot_be_read_still_shows_its_pods(tree: FakeTree, reader: Reader) -> None:

@@ -12,12 +12,12 @@ from helpers.dashboards import (
     GIB,
     MIB,
     busy_snapshot,
-    held,
     make_detail,
     make_place,
     make_pod,
     make_snapshot,
     many_pods,
+    pause,
     text_of,
 )
 from helpers.generated import current
@@ -147,7 +147,7 @@ def test_the_present_rate_is_of_the_last_ten_seconds() -> None:
 
 
 def test_a_pod_that_the_daemon_keeps_paused_shows_the_daemons_decision_and_no_other() -> None:
-    pod = make_pod("default/web", PodState.PAUSED, paused=held(5), what="would resume", acts=True, why="fits again")
+    pod = make_pod("default/web", PodState.PAUSED, paused=pause(5), what="would resume", acts=True, why="fits again")
     snapshot = make_snapshot(pod)
 
     for ui in (Ui(), Ui(selected=pod.key, describing=True)):
@@ -196,7 +196,7 @@ def test_the_first_lines_tell_what_was_found(found: FoundDaemon | Kubepods, line
 def test_hostile_names_and_reasons_cannot_reach_the_terminal() -> None:
     """Reasons come from records, which root in a container may have written."""
     hostile = "[/x]\x1b[2J\n\udcff\u202e"
-    pod = make_pod("default/web", PodState.PAUSED, paused=held(5, reason=hostile))
+    pod = make_pod("default/web", PodState.PAUSED, paused=pause(5, reason=hostile))
     event = Event(0, hostile, f"default/{hostile}", "", hostile)
 
     for ui in (Ui(), Ui(selected=pod.key, describing=True)):
@@ -295,7 +295,7 @@ def pods(draw: st.DrawFn) -> SeenPod:
         growth=draw(AMOUNTS),
         cpu_millicores=draw(AMOUNTS),
         throttled_ms=draw(AMOUNTS),
-        paused=held(draw(st.floats(-1e6, 1e6)), reason=draw(TEXTS)) if state is PodState.PAUSED else None,
+        paused=pause(draw(st.floats(-1e6, 1e6)), reason=draw(TEXTS)) if state is PodState.PAUSED else None,
         protected=draw(TEXTS),
         error=draw(TEXTS) if state is PodState.ERROR else None,
         why=draw(TEXTS),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from helpers.dashboards import MIB, busy_snapshot, held, make_place, make_pod, make_snapshot, many_pods
+from helpers.dashboards import MIB, busy_snapshot, make_place, make_pod, make_snapshot, many_pods, pause
 
 from cgpause.cli.top.ui import Act, Deed, Group, Mode, Sort, Ui, cursor, settle, shown_pods, shown_rows, update
 from cgpause.cli.top.values import NodeView, PodState, SeenPod
@@ -160,8 +160,8 @@ def test_the_pod_that_was_asked_about_is_acted_on_whatever_moves_meanwhile() -> 
     assert intent == one(Deed.PAUSE, SNAPSHOT.pods[3])
 
 
-PAUSED = make_pod("default/paused", PodState.PAUSED, paused=held(5, owner=Owner.MANUAL))
-FROZEN = make_pod("default/frozen", PodState.PAUSED, paused=held(5, owner=Owner.MANUAL, mechanism=Mechanism.FREEZE))
+PAUSED = make_pod("default/paused", PodState.PAUSED, paused=pause(5, owner=Owner.MANUAL))
+FROZEN = make_pod("default/frozen", PodState.PAUSED, paused=pause(5, owner=Owner.MANUAL, mechanism=Mechanism.FREEZE))
 PROTECTED = make_pod("kube-system/dns", PodState.PROTECTED, protected="namespace kube-system (protect.namespaces)")
 BROKEN = make_pod("default/broken", PodState.ERROR, error="EIO")
 RUNNING = make_pod("default/web")
@@ -187,7 +187,7 @@ def test_what_cannot_be_done_is_said_and_not_asked(pod: SeenPod, key: str, said:
 
 @pytest.mark.parametrize(("key", "deed"), [("p", Deed.PAUSE), ("f", Deed.FREEZE)])
 def test_what_the_daemon_holds_can_be_taken_over(key: str, deed: Deed) -> None:
-    pod = make_pod("default/held", PodState.PAUSED, paused=held(5))
+    pod = make_pod("default/shop", PodState.PAUSED, paused=pause(5))
 
     assert press(Ui(selected=pod.key), key, snapshot=make_snapshot(pod)).asked == one(deed, pod)
 
@@ -236,7 +236,7 @@ def test_pods_are_grouped_by_namespace_each_with_its_totals() -> None:
     pods = [
         make_pod("b/1", current_bytes=1),
         make_pod("a/2", current_bytes=2, place=make_place(7, 9)),
-        make_pod("b/3", PodState.PAUSED, paused=held(5), current_bytes=30),
+        make_pod("b/3", PodState.PAUSED, paused=pause(5), current_bytes=30),
         make_pod("a/4", current_bytes=40),
     ]
     ui = press(Ui(sort=Sort.MEMORY), "n")
@@ -302,13 +302,13 @@ def labels(ui: Ui, *pods: SeenPod) -> list[str]:
     return [pod.label for pod in shown_pods(make_snapshot(*pods), ui)]
 
 
-def test_largest_need_first_and_what_is_held_by_hand_before_it() -> None:
+def test_largest_need_first_and_what_is_paused_by_hand_before_it() -> None:
     small = make_pod("a/small", place=make_place(1, 9), current_bytes=900)
     large = make_pod("a/large", place=make_place(9, 9), current_bytes=1)
     idle, big = make_pod("a/idle", current_bytes=5), make_pod("a/big", current_bytes=500)
-    by_hand = make_pod("z/held", PodState.PAUSED, paused=held(1, owner=Owner.MANUAL), place=None, current_bytes=0)
+    by_hand = make_pod("z/paused", PodState.PAUSED, paused=pause(1, owner=Owner.MANUAL), place=None, current_bytes=0)
 
-    assert labels(Ui(), small, large, idle, big, by_hand) == ["z/held", "a/large", "a/small", "a/big", "a/idle"]
+    assert labels(Ui(), small, large, idle, big, by_hand) == ["z/paused", "a/large", "a/small", "a/big", "a/idle"]
 
 
 def test_where_the_policy_knows_no_needs_its_ranks_are_the_order() -> None:
@@ -328,8 +328,8 @@ def test_where_the_policy_knows_no_needs_its_ranks_are_the_order() -> None:
 )
 def test_other_orders_are_stable_by_name(sort: Sort, expected: list[str]) -> None:
     pods = [
-        make_pod("a/c", PodState.PAUSED, paused=held(90), current_bytes=None, cpu_millicores=1.0),
-        make_pod("a/b", PodState.PAUSED, paused=held(5), current_bytes=9, cpu_millicores=None),
+        make_pod("a/c", PodState.PAUSED, paused=pause(90), current_bytes=None, cpu_millicores=1.0),
+        make_pod("a/b", PodState.PAUSED, paused=pause(5), current_bytes=9, cpu_millicores=None),
         make_pod("a/a", current_bytes=1, cpu_millicores=5.0),
     ]
 

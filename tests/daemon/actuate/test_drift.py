@@ -46,9 +46,9 @@ def test_a_second_controller_is_answered_ten_times_and_the_pod_then_left_alone_f
 ) -> None:
     bench.pause("b")
     bench.drift(10)
-    assert bench.held() == ["b"]
+    assert bench.paused() == ["b"]
     bench.drift(1)
-    assert bench.held() == []
+    assert bench.paused() == []
     assert bench.cpu_max()[1] == "30000 100000"
     assert (bench.kept[-1].result, bench.kept[-1].reason) == (Result.FOREIGN, "another writer keeps changing cpu.max")
     tracked = bench.tracked("b")
@@ -68,15 +68,15 @@ def test_an_hour_has_ten_answers_for_all_pauses_of_a_pod(bench: Bench, monkeypat
     bench.resume_by_hand("b")  # by an operator
     bench.read_record("b")
     bench.pause("b")
-    assert bench.held() == ["b"]
+    assert bench.paused() == ["b"]
     bench.drift(1)
-    assert bench.held() == []
+    assert bench.paused() == []
 
     later_ns = now_ns() + 3601 * S
     monkeypatch.setattr("cgpause.daemon.actuate.now_ns", lambda: later_ns)
     bench.pause("b")
     bench.drift(10)
-    assert bench.held() == ["b"]
+    assert bench.paused() == ["b"]
 
 
 def test_a_new_pause_by_hand_has_ten_answers_of_its_own(bench: Bench) -> None:
@@ -133,7 +133,7 @@ def test_event_of_the_tenth_answer_itself_does_not_end_the_pause(bench: Bench) -
     bench.pause("b")
     bench.drift(10)
     bench.actuator.answer_drift(bench.tracked("b"), CONFIG)
-    assert bench.held() == ["b"]
+    assert bench.paused() == ["b"]
     assert bench.cpu_max()[1] == "1001 100000"
 
 
@@ -149,7 +149,7 @@ def test_pause_by_hand_that_was_given_up_is_asserted_again_an_hour_later(
     monkeypatch.setattr("cgpause.daemon.actuate.now_ns", lambda: later_ns)
     bench.actuator.answer_drift(bench.tracked("b"), CONFIG)
     assert bench.cpu_max()[1] == "1001 100000"
-    assert bench.held() == ["b"]
+    assert bench.paused() == ["b"]
     bench.drift(12)
     assert (len(lines(caplog, "pause given up")), bench.actuator.counts.surrenders) == (2, 2)
     bench.resume("b")
@@ -162,4 +162,4 @@ def test_a_drift_that_cannot_be_answered_counts(bench: Bench, caplog: Log) -> No
         bench.drift(2)
     assert bench.tracked("b").drifts.count == 2
     assert len(lines(caplog, "could not assert again")) == 1
-    assert bench.held() == ["b"]
+    assert bench.paused() == ["b"]

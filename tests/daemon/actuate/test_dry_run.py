@@ -23,14 +23,14 @@ def test_a_dry_run_says_everything_and_writes_nothing(tmp_path: Path, watch: Wat
     before = snapshot(bench.fake.root)
     bench.pause("a", "b")
     bench.pause("b")
-    assert bench.held() == ["a", "b"]
+    assert bench.paused() == ["a", "b"]
     bench.resume("a")
     bench.freeze("a", "b")
     bench.freeze("b")
     bench.actuator.answer_drift(bench.tracked("b"), CONFIG)
     bench.sacrifice("b")
     bench.read_record("c")
-    assert bench.held() == []
+    assert bench.paused() == []
     assert snapshot(bench.fake.root) == before
     said = [" ".join(line.split()[:4]) for line in lines(caplog)]
     assert said == [
@@ -53,7 +53,7 @@ def test_a_dry_run_leaves_real_pauses_alone_and_says_what_it_would_do(
     ledger.pause(bench.tracked("a").cgroup, request)
     before = snapshot(bench.fake.root)
     bench.read_record("a")
-    assert bench.held() == ["a"]
+    assert bench.paused() == ["a"]
     bench.resume("a")
     assert snapshot(bench.fake.root) == before
     assert [line.split(" uid=")[0] for line in lines(caplog)] == ["would have resumed pod=default/a"]

@@ -24,11 +24,11 @@ from cgpause.ledger import ledger
 @pytest.mark.parametrize("mechanism", Mechanism)
 def test_pods_are_paused_and_each_gets_its_own_original_back(bench: Bench, caplog: Log, mechanism: Mechanism) -> None:
     bench.pause("a", "b", "c", mechanism=mechanism)
-    assert bench.held() == ["a", "b", "c"]
+    assert bench.paused() == ["a", "b", "c"]
     assert bench.cpu_max() == (["1001 100000"] * 3 if mechanism is Mechanism.THROTTLE else ORIGINALS)
     assert len(records_left(bench.fake.root)) == 3
     bench.resume("a", "b", "c")
-    assert (bench.held(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
+    assert (bench.paused(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
     assert (bench.actuator.counts.pauses, bench.actuator.counts.causes[Result.ROOM]) == (3, 3)
     assert len(lines(caplog)) == 6
 
@@ -107,7 +107,7 @@ def test_what_an_operator_has_taken_over_since_the_last_look_is_left_alone(bench
     assert bench.actuator.counts.causes[Result.OPERATOR] == 0, "none has ended"
     # The daemon resumes an operator's expired pause once it knows the new owner.
     assert bench.actuator.resume(bench.tracked("a"), "pause expired", Result.EXPIRED)
-    assert bench.held() == ["b", "c"]
+    assert bench.paused() == ["b", "c"]
 
 
 def test_who_adopts_or_forgets_a_pod_that_runs_has_nothing_to_tell(bench: Bench) -> None:
@@ -148,7 +148,7 @@ def test_a_pod_the_kernel_refuses_is_set_aside_for_a_while_and_told_once(bench: 
     bench.tree.refresh(now_ns() + 61 * 10**9)
     assert tracked.pod.protected is None
     bench.pause("b")
-    assert bench.held() == ["b"]
+    assert bench.paused() == ["b"]
     assert (bench.actuator.counts.pauses, bench.actuator.counts.pause_failures) == (1, 3)
 
 
@@ -159,13 +159,13 @@ def test_a_busy_pod_is_left_for_the_next_tick_and_told_once(bench: Bench, caplog
             bench.pause("a", "b", "c")
         assert len(lines(caplog, "busy")) == 1
         assert bench.cpu_max() == ["1001 100000", "50000 100000", "1001 100000"]
-        assert bench.held() == ["a", "c"]
+        assert bench.paused() == ["a", "c"]
     bench.pause("b")
     with lock_held(bench.folders["b"]):
         bench.resume("a", "b", "c")
-        assert bench.held() == ["b"]
+        assert bench.paused() == ["b"]
     bench.resume("b")
-    assert (bench.held(), bench.cpu_max()) == ([], ORIGINALS)
+    assert (bench.paused(), bench.cpu_max()) == ([], ORIGINALS)
 
 
 def test_a_pod_that_is_gone_is_nobodys_trouble(bench: Bench, caplog: Log) -> None:
@@ -189,7 +189,7 @@ def test_a_resume_by_an_operator_who_was_faster_is_not_ours(bench: Bench, caplog
     bench.resume_by_hand("a")
     bench.resume("a")
     causes = +bench.actuator.counts.causes
-    assert (bench.held(), causes, len(lines(caplog))) == ([], {Result.OPERATOR: 1}, 1)
+    assert (bench.paused(), causes, len(lines(caplog))) == ([], {Result.OPERATOR: 1}, 1)
 
 
 def test_a_reaction_begins_when_the_look_was_due(bench: Bench) -> None:
@@ -227,7 +227,7 @@ def test_a_resume_says_whether_it_is_over(bench: Bench) -> None:
     assert (bench.kept[-1].result, bench.kept[-1].used_pct) == (Result.OPERATOR, 12.5)
     with bench.refusing("c", 5):
         assert not bench.actuator.resume(bench.tracked("c"), "x")
-    assert bench.held() == ["c"]
+    assert bench.paused() == ["c"]
 
 
 def test_a_resumed_pod_is_as_new(bench: Bench) -> None:
@@ -248,9 +248,9 @@ def test_a_resume_that_fails_keeps_the_record_is_tried_again_and_told_once_for_e
         with bench.refusing("b", 5):
             bench.resume("b")
             bench.resume("b")
-        assert bench.held() == ["b"]
+        assert bench.paused() == ["b"]
         bench.resume("b")
-        assert (bench.held(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
+        assert (bench.paused(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
     assert [r.levelname for r in caplog.records if "could not resume" in r.getMessage()] == ["ERROR"] * 2
     assert (bench.actuator.counts.resume_failures, +bench.actuator.counts.causes) == (4, {Result.ROOM: 2})
 
@@ -280,11 +280,11 @@ def test_only_paused_pods_wake_us_with_every_write(bench: Bench, watch: Watch, f
 def test_memory_events_is_open_during_a_pause(bench: Bench) -> None:
     """Or the kernel may drop its inode, and then sends no event for an OOM kill (tests/vm/test_distress_kernel.py)."""
     bench.pause("b")
-    held = bench.tracked("b").events_fd
-    assert os.readlink(f"/proc/self/fd/{held}") == str(bench.folders["b"] / "memory.events")
+    events_fd = bench.tracked("b").events_fd
+    assert os.readlink(f"/proc/self/fd/{events_fd}") == str(bench.folders["b"] / "memory.events")
     bench.resume("b")
     assert bench.tracked("b").events_fd == -1
-    assert not os.path.exists(f"/proc/self/fd/{held}")
+    assert not os.path.exists(f"/proc/self/fd/{events_fd}")
 
 
 # --- freeze ----------------------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ def test_a_throttled_pod_is_frozen_logged_counted_and_resumed_from_both(bench: B
     bench.pause("a", "b")
     for _ in range(3):
         bench.freeze("b")
-    assert (bench.frozen(), bench.held(), bench.actuator.counts.freezes) == (["b"], ["a", "b"], 1)
+    assert (bench.frozen(), bench.paused(), bench.actuator.counts.freezes) == (["b"], ["a", "b"], 1)
     assert (bench.record("b").mechanism, bench.record("b").reason) == (Mechanism.FREEZE, "it grows")
     froze = lines(caplog)[-1]
     assert len(lines(caplog, "froze")) == 1
@@ -319,8 +319,8 @@ def test_the_second_step_of_an_ordinary_pause_is_no_event_and_its_time_counts_as
     assert "mechanism=freeze" in lines(caplog, "resumed")[0]
     counts = bench.actuator.counts
     assert (counts.freezes, counts.pauses) == (0, 1)
-    held = {figure.labels[-1] for figure in counts.values()["cgpause_paused_seconds_total"]}
-    assert held == {"throttle", "freeze"}
+    mechanisms = {figure.labels[-1] for figure in counts.values()["cgpause_paused_seconds_total"]}
+    assert mechanisms == {"throttle", "freeze"}
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_a_pod_that_cannot_be_frozen_stays_throttled_is_told_once_and_stops_nobo
     with bench.refusing("b", code, "cgroup.freeze"):
         for _ in range(3):
             bench.freeze("a", "b", "c")
-    assert (bench.frozen(), bench.held(), bench.actuator.counts.freezes) == (["a", "c"], ["a", "b", "c"], 2)
+    assert (bench.frozen(), bench.paused(), bench.actuator.counts.freezes) == (["a", "c"], ["a", "b", "c"], 2)
     assert len(lines(caplog, "could not freeze")) == (code != errno.ENODEV)
     assert bench.tracked("b").pod.protected is None  # a protected pod would run again
     bench.resume("a", "b", "c")

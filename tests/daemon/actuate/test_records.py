@@ -48,7 +48,7 @@ def test_a_damaged_record_sets_the_pod_aside_and_is_told_once(bench: Bench, capl
     for _ in range(3):
         bench.read_record("a")
     bench.pause("b")
-    assert bench.held() == ["b"]
+    assert bench.paused() == ["b"]
     assert bench.tracked("a").pod.protected is not None
     assert all("\n" not in line for line in lines(caplog))
     assert len(lines(caplog, "could not resume")) == 1
@@ -86,7 +86,7 @@ def test_a_pod_whose_record_is_lost_is_resumed_by_what_the_daemon_remembers(
     bench.pause("b", mechanism=mechanism)
     spoil(bench.folders["b"], XATTR)
     bench.read_record("b")
-    assert (bench.cpu_max(), bench.frozen(), bench.held()) == (ORIGINALS, [], [])
+    assert (bench.cpu_max(), bench.frozen(), bench.paused()) == (ORIGINALS, [], [])
     assert records_left(bench.fake.root) == []
     assert len(lines(caplog, "resumed")) == 1
     paused, resumed = bench.kept
@@ -102,9 +102,9 @@ def test_a_pod_whose_lost_record_could_not_be_replaced_at_once_is_tried_again(be
     assert bench.tracked("b").damaged
     assert bench.tracked("b").record_retry_at_ns <= now_ns() + NS_PER_S
     assert (bench.actuator.counts.resume_failures, lines(caplog, "could not resume")) == (0, [])
-    assert bench.held() == ["b"]
+    assert bench.paused() == ["b"]
     bench.read_record("b")
-    assert (bench.cpu_max(), bench.held(), bench.tracked("b").damaged) == (ORIGINALS, [], False)
+    assert (bench.cpu_max(), bench.paused(), bench.tracked("b").damaged) == (ORIGINALS, [], False)
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["recorded", "record-lost"])
@@ -124,7 +124,7 @@ def test_a_resume_needs_no_free_descriptor(bench: Bench, lost: bool) -> None:
         for fd in taken:
             os.close(fd)
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert (bench.cpu_max(), bench.held()) == (ORIGINALS, [])
+    assert (bench.cpu_max(), bench.paused()) == (ORIGINALS, [])
 
 
 def test_a_pod_that_vanishes_under_a_read_stays_as_it_was(bench: Bench, monkeypatch: Patch, caplog: Log) -> None:

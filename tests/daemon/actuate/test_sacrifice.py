@@ -33,7 +33,7 @@ def test_a_sacrifice_kills_containers_not_the_sandbox_and_resumes_the_pod(bench:
     bench.sacrifice("b")
     assert killed(bench.folders["b"]) == [container_of(bench.folders["b"]).name]
     assert killed(bench.folders["a"]) == []
-    assert (bench.held(), bench.cpu_max()[1]) == (["a"], "50000 100000")
+    assert (bench.paused(), bench.cpu_max()[1]) == (["a"], "50000 100000")
     assert bench.actuator.counts.sacrifices == 1
     assert began_ns + int(CONFIG.hold.settle_s * NS_PER_S) <= bench.tracked("b").pod.settled_at_ns
     assert bench.tracked("b").pod.settled_at_ns <= now_ns() + int(CONFIG.hold.settle_s * NS_PER_S)
@@ -102,7 +102,7 @@ def test_a_sacrificed_pod_that_could_not_be_resumed_is_resumed_by_the_next_decis
     bench.pause("b")
     with lock_held(bench.folders["b"]):
         bench.sacrifice("b")
-    assert bench.held() == ["b"]
+    assert bench.paused() == ["b"]
     with Sampler(bench.tree) as sampler:
         decision = decide(State(), sampler.sample(now_ns()), CONFIG)
     assert [type(action) for action in decision.actions if action.pod.name == "b"] == [Resume]

@@ -144,8 +144,8 @@ def test_a_sample_gets_the_details_that_fit_its_usages(fake: FakeTree, tree: Pod
     write_stats(web, 4096, 0, 0)
     tree.refresh(0)
     with Sampler(tree) as sampler:
-        held = next(t for t in tree.pods.values() if t.pod.name == "gone")
-        held.pod = replace(held.pod, paused=record(0))
+        paused = next(t for t in tree.pods.values() if t.pod.name == "gone")
+        paused.pod = replace(paused.pod, paused=record(0))
         (gone / "memory.current").write_text("unreadable\n")
         (web / "memory.current").write_text("12288\n")
         plain = sampler.sample(S)
@@ -210,7 +210,7 @@ def test_a_pod_that_vanishes_does_not_stop_the_details_of_others(fake: FakeTree,
 
 
 @pytest.mark.parametrize(("ruled", "becomes"), [(PodClass.AUTO, PodKind.SERVICE), (PodClass.BATCH, PodKind.BATCH)])
-def test_who_was_visited_is_held_like_a_service_unless_a_rule_says_otherwise(
+def test_who_was_visited_is_paused_like_a_service_unless_a_rule_says_otherwise(
     fake: FakeTree, tree: PodTree, ruled: PodClass, becomes: PodKind
 ) -> None:
     """An exec probe needs a running pod too, although no process listens."""

@@ -242,7 +242,7 @@ def take_in(tree: PodTree) -> None:
 
 
 def test_paused_pod_in_a_tree_no_longer_used_stays_known_until_it_is_resumed(fake: FakeTree, tree: PodTree) -> None:
-    pause_pod(fake.root, fake.add_pod("held"))
+    pause_pod(fake.root, fake.add_pod("paused"))
     fake.add_pod("running")
     tree.refresh(0)
     take_in(tree)
@@ -253,19 +253,19 @@ def test_paused_pod_in_a_tree_no_longer_used_stays_known_until_it_is_resumed(fak
 
     assert [pod.name for pod in gone] == ["running"]
     (tracked,) = tree.pods.values()
-    assert (tracked.pod.name, tracked.pod.protected) == ("held", "kubelet uses another kubepods tree now")
+    assert (tracked.pod.name, tracked.pod.protected) == ("paused", "kubelet uses another kubepods tree now")
     tree.refresh(2 * S)
     assert tracked.pod.protected == "kubelet uses another kubepods tree now"
     ledger.resume(tracked.cgroup)
     take_in(tree)
     _, gone = tree.refresh(3 * S)
-    assert [pod.name for pod in gone] == ["held"]
+    assert [pod.name for pod in gone] == ["paused"]
 
 
 @pytest.mark.parametrize("owner", Owner)
 def test_pause_in_a_tree_that_is_not_used_is_known_from_the_start(fake: FakeTree, tree: PodTree, owner: Owner) -> None:
     """The cgroup driver was changed while no daemon ran."""
-    pause_pod(fake.root, fake.add_pod("held"), owner)
+    pause_pod(fake.root, fake.add_pod("paused"), owner)
     fake.add_pod("running")
     (fake.kubepods / "cgroup.events").write_text("populated 0\n")
     other_tree(fake, populated=True)
@@ -273,7 +273,7 @@ def test_pause_in_a_tree_that_is_not_used_is_known_from_the_start(fake: FakeTree
     appeared, _ = tree.refresh(0)
     take_in(tree)
 
-    assert [tracked.pod.name for tracked in appeared] == ["held"]
+    assert [tracked.pod.name for tracked in appeared] == ["paused"]
     assert tree.refresh(S) == ([], [])
     assert [tracked.pod.protected for tracked in appeared] == ["kubelet uses another kubepods tree now"]
 

@@ -42,7 +42,7 @@ from cgpause.ledger.record import XATTR
 from cgpause.telemetry.events import MESSAGE_IDS
 
 
-def test_upgrade_while_pods_are_held_keeps_originals_and_manual_pauses(calm: Node) -> None:
+def test_upgrade_while_pods_are_paused_keeps_originals_and_manual_pauses(calm: Node) -> None:
     run(COMMAND, "pause", "default/small")
     calm.tighten()
     calm.wait_paused()
@@ -273,7 +273,7 @@ def test_damaged_record_is_put_right_from_what_systemd_knows(calm: Node) -> None
     run("systemctl", "start", "cgpause")
 
 
-def kill_while_pods_are_held(node: Node) -> str:
+def kill_while_pods_are_paused(node: Node) -> str:
     """Kill the daemon so that only ExecStopPost= can resume its pods; return the journal until all are resumed."""
     pid, journal = stop_daemon_of_paused_pods(node)
     os.kill(pid, signal.SIGKILL)
@@ -285,7 +285,7 @@ def kill_while_pods_are_held(node: Node) -> str:
 
 def test_pods_are_resumed_although_the_python_of_the_environment_went_with_an_upgrade(calm: Node) -> None:
     with python_upgraded("gone"):
-        said = kill_while_pods_are_held(calm)
+        said = kill_while_pods_are_paused(calm)
 
     assert said.count(CLEANED_UP) == 3, said
     wait_until(lambda: show("ActiveState") == "active", "systemd to start the daemon again")

@@ -245,8 +245,12 @@ def oom_kills() -> int:
 def pauses() -> dict[str, float]:
     """Return number, sum and maximum of the pauses in cgpause's history; times in seconds."""
     found = json.loads(command("cgpause", "history", "-ojson"))["pauses"]
-    held = [pause["paused_s"] or 0.0 for pause in found]
-    return {"pauses": len(held), "paused_s": round(sum(held), 1), "longest_s": round(max(held, default=0.0), 1)}
+    lengths = [pause["paused_s"] or 0.0 for pause in found]
+    return {
+        "pauses": len(lengths),
+        "paused_s": round(sum(lengths), 1),
+        "longest_s": round(max(lengths, default=0.0), 1),
+    }
 
 
 def facts() -> dict[str, Any]:
