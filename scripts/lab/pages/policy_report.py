@@ -24,7 +24,7 @@ from lab.measure.policy_bed import (
 )
 from lab.measure.policy_loads import ADVERSARIES, STARTING
 from lab.measure.policy_noise import NOISE_PODS, SETTLED_S
-from lab.pages.report import Report, Run, group_by, table, total
+from lab.pages.report import Report, Run, dated, group_by, table, total
 
 Runs = list[Run]
 
@@ -222,8 +222,12 @@ def _hour(cost: dict[str, Any]) -> list[str]:
     goal = f"{'within' if cost['cpu_s'] <= GOAL_S else 'more than'} {GOAL_S:g} s"
     moves = f"with memory that moves every two minutes and is {cost['used_pct']:g} % of the nodes'"
     takes = f"takes {cost['cpu_s']:g} s of CPU time in one process ({goal}) and {cost['peak_mib']} MiB"
-    decided = f"The daemon's own decision runs on every node ({cost['pauses']} pauses)."
-    return [f"An hour of {cost['nodes']} nodes with {HOUR_PODS} pods each, {moves}, {takes}. {decided}"]
+    decided = (
+        f"The daemon's own decision runs on every node ({cost['pauses']} pauses). Measured at commit {cost['commit']}"
+    )
+    return [
+        f"An hour of {cost['nodes']} nodes with {HOUR_PODS} pods each, {moves}, {takes}. {decided}, {cost['date']}."
+    ]
 
 
 def _noise_answer(runs: Runs) -> str:
@@ -340,4 +344,12 @@ def render(results: dict[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
-REPORT = Report("policy-bed", render)
+def _merge(before: dict[str, Any], _: str, runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the new results; without a new hour (`--no-hour`), the hour before stays with its commit."""
+    results = dated(runs)
+    new = {"commit": results["commit"], "date": results["date"]}
+    results["runs"][0]["hour"] = runs[0]["hour"] | new if "hour" in runs[0] else before["runs"][0]["hour"]
+    return results
+
+
+REPORT = Report("policy-bed", render, _merge)
