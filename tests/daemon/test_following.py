@@ -32,7 +32,7 @@ def test_facts_are_read_again_as_soon_as_memory_is_close(tree: FakeTree, start: 
 
 
 def test_a_program_that_a_slow_runtime_starts_is_counted_far_from_the_limit(tree: FakeTree, start: Start) -> None:
-    """No event reports its start. While only the runtime ran, memory was not tight, and nobody looked again."""
+    """No event reports its start. While only the runtime ran, memory was not tight, and the daemon did not look."""
     sampled, looked, started = (tree.folder / name for name in ("sampled", "looked", "started"))
     look = f"""
 import pathlib

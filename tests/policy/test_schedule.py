@@ -89,7 +89,7 @@ def test_a_limit_of_nothing_is_looked_at_often() -> None:
     assert interval_ns(FillRate(), sampled(Headroom(TOTAL, TOTAL, 0, 0)), 0) == FAST
 
 
-# What the daemon does between two decisions
+# Between two decisions
 
 TIGHT_BELOW = TOTAL // 4
 """Headroom in bytes below which memory is tight."""

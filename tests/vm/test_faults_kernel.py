@@ -20,7 +20,7 @@ def test_no_fault_at_any_step_leaves_anything_behind() -> None:
 
 
 def test_pods_that_come_and_go_leave_nothing_behind() -> None:
-    for seconds in ("30", "300"):  # a slow machine may pause nobody in the first 30 s
+    for seconds in ("30", "300"):  # on a slow machine the daemon may pause no pod in the first 30 s
         command = [sys.executable, "-m", "lab.measure.soak", "--seconds", seconds]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         result = json.loads(done.stdout)

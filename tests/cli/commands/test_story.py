@@ -312,7 +312,7 @@ def test_the_peaks_that_the_daemon_has_learned_count(tree: FakeTree, learned_dir
     known, unknown = ((found.get("decision") or found["pods"][0])["reserve"] for found in both)
     assert known["based_on"] == "peaks of its workload"
     assert known["need_bytes"] >= 200 * MIB, "the peak less what it uses"
-    # What the node's daemon has learned is about the node's own tree.
+    # The node's daemon has learned only about the node's own tree.
     assert unknown["based_on"] == "as much again as it uses, for it has no limit"
     assert snapshot(tree.folder / "state") == before
 

@@ -262,7 +262,7 @@ def test_stop_resumes_the_daemons_pauses_and_a_manual_pause_outlives_it(calm: No
 
 def test_damaged_record_is_put_right_from_what_systemd_knows(calm: Node) -> None:
     """ExecStopPost= asks systemctl from within the unit's sandbox."""
-    # In this order: the daemon may put the record right at once, and then nobody would undo a later write.
+    # In this order: the daemon may put the record right at once, and would not undo a later write.
     (calm.medium.path / "cpu.max").write_text(PAUSED)
     os.setxattr(calm.medium.path, XATTR, b"damaged")
 

@@ -61,7 +61,7 @@ def _build_kubelet(work: Path) -> None:
         hook.write_bytes(_HOOK.read_bytes())
         hook.chmod(0o755)
         # The host's /proc, /sys and /dev are mounted below the new root. In a mount namespace of its own they are gone
-        # with the process, also if it is killed; so nobody who removes the folder reaches the host's files.
+        # with the process, also if it is killed; so a removal of the folder does not reach the host's files.
         as_root = ("unshare", "--mount", "mmdebstrap", "--mode=root")
         run_tool(
             [
