@@ -139,7 +139,7 @@ class Loop:
         self.intake.distress.scan(at_ns, unwatched=self.intake.watch.degraded)
         try:
             # Pods without a program do not count, so memory may seem plentiful: look for their programs.
-            look = was_tight or self.intake.tree.programs.expected
+            look = was_tight or self.intake.tree.programs.must_look
             sample, decision = self._take_sample(at_ns, look=look, details=was_tight and details_due)
             unknown = details_due and not was_tight and self.intake.tree.is_use_unknown(sample.headroom.capacity_bytes)
             if not was_tight and (decision.tight or unknown):
@@ -160,7 +160,7 @@ class Loop:
         self._brake(sample.headroom, at_ns)
         sleep_ns = self.intake.sleep_ns(sample.headroom, sample.at_ns)
         self.schedule = self.schedule.after_decision(decision, sample, sleep_ns)
-        if self.intake.tree.programs.expected and not decision.tight:
+        if self.intake.tree.programs.must_look and not decision.tight:
             self.schedule = self.schedule.awake()  # with the next sample, look whether the program runs
 
     def _take_sample(self, tick_ns: int, *, look: bool, details: bool) -> tuple[Sample, Decision]:

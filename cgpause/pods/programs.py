@@ -43,22 +43,27 @@ class Programs:
         self._classifier = classifier
         self._look_at_ns = 0
         """Earliest time of the next look in any pod."""
-        self.expected = False
+        self.must_look = False
         """Whether the next sample must look: a program may start without an event, or a limit has to be read again."""
+
+    def note_container_change(self, tracked: TrackedPod) -> None:
+        """Take in a container's start or end."""
+        self.assume(tracked)
+        if tracked.limit_due and tracked.own_limit_bytes is None:
+            self.must_look = True  # the next look reads the limit of the new container
 
     def assume(self, tracked: TrackedPod) -> None:
         """Assume until the next look that a program runs in a pod; while memory is not tight, no look may come."""
         tracked.look_at_ns = self._look_at_ns = 0
         tracked.forget_containers_limits()  # it may be a new container's
-        if tracked.limit_due and tracked.own_limit_bytes is None:
-            self.expected = True  # the next look reads the limit of the new container
         if tracked.pod.no_program:
             tracked.pod = replace(tracked.pod, no_program=False)
 
     def look(self, at_ns: int, *, watched: bool) -> list[TrackedPod]:
         """Check whether programs run in the pods; return those now found to be node-critical.
 
-        `watched` is whether inotify reports new containers.
+        `watched` is whether inotify reports new containers. If a program runs in a further container of a pod, the
+        silence of the one before is no sign any more that the workload is batch (`Classifier.doubt_silence`).
         """
         critical: list[TrackedPod] = []
         if at_ns < self._look_at_ns:
@@ -73,14 +78,14 @@ class Programs:
                 if not _may_have_been_killed(tracked):  # else the same container may have started again
                     self._classifier.doubt_silence(tracked, at_ns)
         self._look_at_ns = min((tracked.look_at_ns for tracked in self._pods.values()), default=0)
-        self.expected = any(tracked.expects_program for tracked in self._pods.values())
+        self.must_look = any(tracked.expects_program for tracked in self._pods.values())
         return critical
 
 
 def _look_into(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
-    """Set `Pod.no_program`, and spare the pod while a runtime works beside a program; return True if one was seen.
+    """Set `Pod.no_program`, and spare the pod while a runtime works beside a program.
 
-    If the containers' limits are due, also read them.
+    If the containers' limits are due, also read them. Return True if a program was seen.
     """
     signs = tracked.signs
     if at_ns < tracked.look_at_ns or at_ns < tracked.pod.spared_until_ns:
@@ -112,6 +117,7 @@ def _look_into(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
 
 
 def _may_have_been_killed(tracked: TrackedPod) -> bool:
+    """Return False if the kernel has certainly not OOM-killed in the pod."""
     try:
         return count_oom_kills(tracked.cgroup) > 0
     except CgpauseError:

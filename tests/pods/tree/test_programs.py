@@ -55,7 +55,7 @@ def test_a_pod_is_unmade_until_a_program_runs_in_it(
     tree.look_for_programs(S)
     assert not tracked.pod.no_program, "it is spared anyway"
     tree.look_for_programs(2 * S)
-    assert tracked.pod.no_program is tree.programs.expected is no_program
+    assert tracked.pod.no_program is tree.programs.must_look is no_program
 
     found[0] = PROGRAM
     tree.look_for_programs(3 * S)
@@ -123,7 +123,7 @@ def test_after_a_while_only_pods_that_still_wait_are_looked_at_and_not_in_each_s
     for at_ns in (S, (1 + seconds) * S - 1, (1 + seconds) * S):
         tree.look_for_programs(at_ns, watched=watched)
         assert tracked.pod.no_program, "also where it waited before the daemon started"
-        assert tree.programs.expected is (seconds == 1), "else an event reports the program's container"
+        assert tree.programs.must_look is (seconds == 1), "else an event reports the program's container"
     assert len(looks) == 2
     found[0] = PROGRAM
     for at_ns in (21 * S, 40 * S, 60 * S):
