@@ -1,7 +1,8 @@
 """The daemon of a simulated node: sample, decide, act a little later.
 
-New and killed containers wake it early, as by inotify. PSI is left out: it comes too late to matter, so this daemon is
-a little worse than the real one.
+New and killed containers wake it early, as by inotify. Some things are left out, so this daemon is a little worse than
+the real one. PSI comes too late to matter. While memory is plentiful, no refresh checks which pods listen. There are no
+exec probes and no stop signals.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from cgpause.offline.simulate.node import SimNode
 
 _DETAILS_S = 1.0
-"""Interval of reading the pods' `cpu.stat` and `memory.events` while memory is tight."""
+"""Interval of reading the pods' details and of checking which of them listen, while memory is tight."""
 _WAKE_S = 0.001
 _ACTUATION_S = 0.002
 """Mean time from a sample to its actions; the longest is twice as long."""
@@ -60,7 +61,7 @@ _NOISE_MOST = 0.5
 """Largest share of samples with such a change."""
 
 
-class Tracked:
+class SimTracked:
     """A simulated pod with the daemon's signs of its kind."""
 
     __slots__ = ("_node", "signs", "sim")
@@ -107,7 +108,7 @@ class SimDaemon:
         self._quiet: Quiet | None = None
         self._used_cpu_s = 0.0
         self._used_cpu_at_s = engine.now_s
-        self._pods: dict[CgroupId, Tracked] = {}
+        self._pods: dict[CgroupId, SimTracked] = {}
         self._classifier = Classifier(self._pods, Kinds())
         self._sampled_at_s = engine.now_s
         self._state = State()
@@ -172,6 +173,7 @@ class SimDaemon:
         for pod in self._engine.pods:
             self._engine.settle(pod)
             assert pod.facts is not None
+            self._look_for_program(self._pods[pod.facts.cgroup])
             used_usec = int(pod.cpu_s * 1e6)
             if used_usec != pod.facts.cpu_usage_usec:
                 pod.facts = replace(pod.facts, cpu_usage_usec=used_usec)
@@ -241,7 +243,7 @@ class SimDaemon:
                     if paused is not None:
                         self._resume(tracked, paused)
 
-    def _pause(self, tracked: Tracked, mechanism: Mechanism, reason: str) -> None:
+    def _pause(self, tracked: SimTracked, mechanism: Mechanism, reason: str) -> None:
         assert tracked.pod.paused is None
         tracked.sim.pauses.append((self._engine.now_s, None))
         unlimited = CpuMax(None, 100_000)  # policies read no value that a resume restores
@@ -249,7 +251,7 @@ class SimDaemon:
         tracked.pod = replace(tracked.pod, paused=paused)
         self._engine.regroup(tracked.sim)
 
-    def _resume(self, tracked: Tracked, paused: PauseRecord) -> None:
+    def _resume(self, tracked: SimTracked, paused: PauseRecord) -> None:
         pod = tracked.sim
         self._end_pause(pod)
         tracked.signs.note_pause_end(paused, self._now_ns())
@@ -277,7 +279,7 @@ class SimDaemon:
         now_ns, hold = self._now_ns(), self.config.hold
         tracked = self._pods.get(facts.cgroup)
         if tracked is None:
-            tracked = self._pods[facts.cgroup] = Tracked(pod, self._node, now_ns)
+            tracked = self._pods[facts.cgroup] = SimTracked(pod, self._node, now_ns)
         tracked.pod = replace(
             facts,
             changed_at_ns=now_ns,
@@ -286,15 +288,27 @@ class SimDaemon:
             no_program=pod.steps is None,
             distress=facts.distress if facts.paused is None else "its containers changed",
         )
-        tracked.signs.has_program = tracked.signs.has_program or pod.steps is not None
         self._classifier.note_container_change(tracked, now_ns)
         self._tick_at(self._engine.now_s + _WAKE_S)
+
+    def _look_for_program(self, tracked: SimTracked) -> None:
+        """Note that the pod's container runs (`Programs.look`); a further one may listen although the first did not."""
+        signs = tracked.signs
+        if tracked.sim.steps is None:
+            return
+        signs.has_program = True
+        if 0 < signs.made_batch_ns < signs.started_ns:
+            signs.made_batch_ns = 0
+            if not tracked.sim.oom_kills:
+                self._classifier.doubt_silence(tracked, self._now_ns())
 
     def probe_refused(self, pod: SimPod) -> None:
         """Take in a refused connection to a pod; a paused pod that started lately is resumed soon."""
         facts, started_s, now_s = pod.facts, pod.started_s, self._engine.now_s
         if facts is None or facts.paused is None or started_s is None or now_s - started_s > _SLOW_START_S:
             return
+        if self._pods[facts.cgroup].signs.listens:
+            return  # it has listened before
         since_ns = facts.paused.since_ns
         if self._now_ns() - since_ns < _SCAN_S * NS_PER_S:
             return  # the first count of this pause may come after the refusal

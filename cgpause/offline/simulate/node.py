@@ -232,7 +232,7 @@ class SimNode:
         self.engine.at_for(pod, at_s, ask)
 
     def ran_s(self, pod: SimPod) -> float:
-        """Return the seconds since the start of a pod's container without its pauses (`TrackedPod.ran_s`)."""
+        """Return the seconds since the start of a pod's container without its pauses (`KindSigns.ran_s`)."""
         if pod.started_s is None:
             return 0.0
         paused_s = 0.0
