@@ -126,11 +126,11 @@ def _rehearse(cgroup: Cgroup, request: PauseRequest, mechanism: Mechanism | None
 
 def _leave(record: PauseRecord, request: PauseRequest, mechanism: Mechanism | None) -> str:
     """Return a text about a pause that stays unchanged; raise PausedOtherwiseError if it is not as requested."""
-    held = _describe_held(record, request.since_ns)
+    existing = _describe_existing(record, request.since_ns)
     # An error too if the daemon has paused the pod again just now: it may resume the pod, against the request.
     if mechanism not in (None, record.mechanism) or record.owner is Owner.DAEMON:
-        raise PausedOtherwiseError(f"{held}; to pause it otherwise, cgpause resume it first")
-    return held
+        raise PausedOtherwiseError(f"{existing}; to pause it otherwise, cgpause resume it first")
+    return existing
 
 
 def resume(tracked: TrackedPod, note: Note, *, command: str, dry_run: bool = False) -> str:
@@ -168,7 +168,7 @@ def _describe_pause(record: PauseRecord) -> str:
     return f"paused: cpu.max {record.original} -> {record.written}"
 
 
-def _describe_held(record: PauseRecord, at_ns: int) -> str:
+def _describe_existing(record: PauseRecord, at_ns: int) -> str:
     """Return mechanism, owner, end and reason of an existing pause, in words."""
     if record.owner is Owner.DAEMON:
         ends = ", which resumes it when there is room"

@@ -47,7 +47,7 @@ class Globals(Places):
                 to.send(event.line, 6, event.journal)
         return problem
 
-    def held(self) -> set[PauseKey]:
+    def recorded_pauses(self) -> set[PauseKey]:
         """Return the keys of all recorded pauses, read from the pods' cgroups and not from the history."""
         from cgpause.ledger import ledger
         from cgpause.pods.discover import paused_cgroups

@@ -56,7 +56,7 @@ def past_pauses(given: Globals, path: str, uid: str | None = None) -> list[PastP
     found = [pause for pause in pauses(history.read(path)) if uid in (None, pause.uid)]
     boot = boot_id()
     if any(pause.may_be_active(boot) for pause in found):
-        return with_active(found, given.held(), now_ns())
+        return with_active(found, given.recorded_pauses(), now_ns())
     return found
 
 

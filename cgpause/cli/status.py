@@ -265,16 +265,16 @@ def _state(pod: dict[str, Any]) -> str:
     if paused is not None:
         left = "" if paused["expires_in_s"] is None else f", {durations.left(paused['expires_in_s'])}"
         written = paused["written_cpu_max"]
-        held = paused["mechanism"]
+        mechanism = paused["mechanism"]
         if written is not None:
             throttled = f"throttle to {output.cpu_limit(written)}"
-            held = f"freeze and {throttled}" if held == Mechanism.FREEZE else throttled
+            mechanism = f"freeze and {throttled}" if mechanism == Mechanism.FREEZE else throttled
         since = durations.shown(paused["since_s"])
         if not paused["in_force"]:
             wrote = "thawed it" if paused["mechanism"] == Mechanism.FREEZE else f"wrote cpu.max {pod['cpu_max']}"
             return (
-                f"not paused any more: another program {wrote}; paused ({held}) {Owner(paused['owner']).by} "
+                f"not paused any more: another program {wrote}; paused ({mechanism}) {Owner(paused['owner']).by} "
                 f"for {since}{left}: {paused['reason']}"
             )
-        return f"paused ({held}, {Owner(paused['owner']).by}) for {since}{left}: {paused['reason']}"
+        return f"paused ({mechanism}, {Owner(paused['owner']).by}) for {since}{left}: {paused['reason']}"
     return f"protected: {pod['protected']}" if pod["protected"] is not None else "running"

@@ -198,10 +198,10 @@ def limits(pod: dict[str, Any]) -> Iterator[Fact]:
         part = f" ({100 * current / limit:.0f} %)" if current is not None and limit else ""
         yield "memory", f"{text} of {memory(limit)}{part}", ""
     paused = pod["paused"]
-    is_held = paused is not None and paused["in_force"]
-    cpu_max = paused["original_cpu_max"] if is_held else pod["cpu_max"]
+    is_paused = paused is not None and paused["in_force"]
+    cpu_max = paused["original_cpu_max"] if is_paused else pod["cpu_max"]
     if cpu_max is not None:
-        own = ", while it runs" if is_held else ""
+        own = ", while it runs" if is_paused else ""
         yield "cpu", f"limit {cpu_limit(cpu_max)}{own} (cpu.max {cpu_max})", ""
     stat = pod["cpu_stat"]
     if stat is not None and stat["nr_periods"]:
@@ -223,9 +223,9 @@ def _history(story: dict[str, Any]) -> Iterator[Fact]:
     else:
         longest = f", {durations.shown(known['longest_s'], tenths=True)} the longest" if known["pauses"] > 1 else ""
         unknown = f" ({known['unknown']} of unknown length)" if known["unknown"] else ""
-        held = f"{durations.shown(known['paused_s'], tenths=True)} in all"
+        length = f"{durations.shown(known['paused_s'], tenths=True)} in all"
         times = "once" if known["pauses"] == 1 else f"{known['pauses']} times"
-        yield "history", f"paused {times}{unknown}: {held}{longest}", ""
+        yield "history", f"paused {times}{unknown}: {length}{longest}", ""
         if known["first"] is not None:
             first, last = (f"{datetime.fromisoformat(known[name]).astimezone():%F %T}" for name in ("first", "last"))
             since = f"on {first}" if first == last else f"first {first}, last {last}"

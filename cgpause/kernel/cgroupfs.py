@@ -162,7 +162,7 @@ class Cgroup:
             raise _error(f"{self.path} (xattr {name})", e) from e
 
     def list_xattrs(self) -> list[str]:
-        """Return the names of the directory's extended attributes; none where they are not supported."""
+        """Return the names of the extended attributes that the kernel has; none where they are not supported."""
         try:
             return os.listxattr(self._fd)
         except OSError as e:
