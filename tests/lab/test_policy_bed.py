@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from lab.measure.policy_loads import ADVERSARIES
 from lab.measure.policy_node import run
-from lab.pages.policy_report import cells_of, losses, where_it_loses
+from lab.pages.policy_report import REPORT, cells_of, losses, where_it_loses
 
 from cgpause.config.settings import Config
 
@@ -36,3 +36,12 @@ def test_what_is_worse_than_without_control_is_said(otherwise: dict[str, float],
     (one,) = cells_of(cell(**otherwise), lambda run: str(run["load"]))
     assert losses(one) == said
     assert where_it_loses([one]) == ([f"- `x`: {said[0]}."] if said else [])
+
+
+def test_without_a_new_hour_the_one_before_stays_with_its_commit() -> None:
+    assert REPORT.merge is not None
+    before = {"runs": [{"hour": {"cpu_s": 1.0, "commit": "old", "date": "then"}}]}
+    (kept,) = REPORT.merge(before, "new", [{"seeds": [1]}])["runs"]
+    assert kept == {"seeds": [1], **before["runs"][0]}
+    found = REPORT.merge(before, "new", [{"hour": {"cpu_s": 2.0}}])
+    assert found["runs"][0]["hour"] == {"cpu_s": 2.0, "commit": found["commit"], "date": found["date"]}

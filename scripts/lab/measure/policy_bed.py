@@ -208,9 +208,13 @@ def main(argv: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(prog="lab.measure.policy_bed", description="The default policy, simulated.")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="default: the held-out ones")
-    parser.add_argument("--no-hour", action="store_true", help="keep the page's CPU time, for a busy or slow machine")
+    parser.add_argument(
+        "--no-hour",
+        action="store_true",
+        help="without the CPU time of a large simulation: the page keeps the old figures",
+    )
     options = parser.parse_args(argv)
-    # The hour comes first, while nothing else runs. Of all results it alone depends on the machine.
+    # The hour comes first, while nothing else runs: only its CPU time and memory depend on the machine.
     return print_result(
         "policy_bed", lambda: ({} if options.no_hour else {"hour": hour()}) | simulate_all(options.seeds)
     )
