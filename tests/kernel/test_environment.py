@@ -122,7 +122,7 @@ def test_the_strongest_word_of_the_containers_is_the_pods(web: Path, start_proce
         ((OwnWord.SERVICE, OwnWord.PROTECT, OwnWord.BATCH), OwnWord.PROTECT),
     ],
 )
-def test_rules_is_stronger_than_service_and_service_than_batch(
+def test_protect_is_stronger_than_service_and_service_than_batch(
     words: tuple[OwnWord | None, ...], word: OwnWord | None
 ) -> None:
     assert strongest(*words) is word

@@ -28,7 +28,7 @@ from vm.realnode import (
 )
 
 
-@pytest.mark.every_kernel
+@pytest.mark.newest_kernel
 def test_a_headroom_crossing_pauses_in_ascending_order_and_recovery_restores_each_original(
     node: Node, start: Start
 ) -> None:
@@ -63,7 +63,7 @@ def test_a_psi_trigger_wakes_the_daemon_but_pressure_alone_pauses_nobody(node: N
     assert cpu_max(pod) == "max 100000"
 
 
-@pytest.mark.every_kernel
+@pytest.mark.newest_kernel
 def test_a_psi_trigger_at_the_limit_leads_to_a_pause(node: Node, start: Start) -> None:
     node.add("web", 10)
     node.add("filler", 10, namespace="kube-system")
@@ -77,7 +77,7 @@ def test_a_psi_trigger_at_the_limit_leads_to_a_pause(node: Node, start: Start) -
     daemon.wait_for_pause("web")
 
 
-@pytest.mark.every_kernel
+@pytest.mark.newest_kernel
 def test_kill_9_leaves_records_and_restore_puts_every_original_back(node: Node, start: Start) -> None:
     first = node.add("first", 10, cpu_max="50000 100000")
     second = node.add("second", 20, cpu_max="200000 50000")

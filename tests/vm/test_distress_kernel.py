@@ -69,7 +69,7 @@ def test_a_pod_whose_image_names_another_stop_signal_is_resumed(node: Node, star
     assert exit_code(node.containers["web"].pid) == 0
 
 
-@pytest.mark.every_kernel
+@pytest.mark.newest_kernel
 def test_a_batch_pod_is_frozen_soon_after_it_was_throttled_so_that_its_end_is_seen(node: Node, start: Start) -> None:
     """A throttled pod would take the signal, leave the idle state, and need minutes for its last seconds of work."""
     pod, daemon = hold_web(node, start, QUICK + NOT_HELD_LONG + BATCH, cpu_max="50000 100000")

@@ -88,7 +88,7 @@ def test_death_at_any_step_of_a_pause_that_met_a_resize_keeps_the_resize(
         pytest.param("", id="empty"),
     ],
 )
-@pytest.mark.every_kernel
+@pytest.mark.newest_kernel
 def test_the_kernel_refuses(pausable_cgroup: PausableCgroup, cgroup: Cgroup, value: str) -> None:
     pausable_cgroup.set("50000 100000")
     with pytest.raises(KernelWriteError) as e:
@@ -98,7 +98,7 @@ def test_the_kernel_refuses(pausable_cgroup: PausableCgroup, cgroup: Cgroup, val
 
 
 @pytest.mark.parametrize("value", ["1000 100000", "1000 1000", "1000 1000000", "max 1000"])
-@pytest.mark.every_kernel
+@pytest.mark.newest_kernel
 def test_the_kernel_takes(pausable_cgroup: PausableCgroup, cgroup: Cgroup, value: str) -> None:
     pausable_cgroup.set("max 100000")
     cgroup.write("cpu.max", value)
@@ -106,7 +106,7 @@ def test_the_kernel_takes(pausable_cgroup: PausableCgroup, cgroup: Cgroup, value
 
 
 @pytest.mark.parametrize(("written", "found"), [("max", "max 1000000"), ("2000", "2000 1000000")])
-@pytest.mark.every_kernel
+@pytest.mark.newest_kernel
 def test_a_bare_quota_keeps_the_period_so_both_are_always_written(
     pausable_cgroup: PausableCgroup, cgroup: Cgroup, written: str, found: str
 ) -> None:
@@ -115,7 +115,7 @@ def test_a_bare_quota_keeps_the_period_so_both_are_always_written(
     assert pausable_cgroup.state().cpu_max == found
 
 
-@pytest.mark.every_kernel
+@pytest.mark.newest_kernel
 def test_a_quota_below_the_burst_is_refused_so_the_burst_goes_first(
     pausable_cgroup: PausableCgroup, cgroup: Cgroup
 ) -> None:
@@ -133,7 +133,7 @@ def test_a_quota_below_the_burst_is_refused_so_the_burst_goes_first(
     assert pausable_cgroup.state() == CgroupState("50000 100000", "20000", "0", None)
 
 
-@pytest.mark.every_kernel
+@pytest.mark.newest_kernel
 def test_a_resize_below_the_old_burst_wins_over_the_burst(pausable_cgroup: PausableCgroup, cgroup: Cgroup) -> None:
     pausable_cgroup.set("50000 100000", 20000)
     ledger.pause(cgroup, request())
@@ -157,7 +157,7 @@ def test_a_record_the_kernel_will_not_restore_stays_and_is_loud(
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)
-@pytest.mark.every_kernel
+@pytest.mark.newest_kernel
 def test_a_paused_process_stands_still_and_goes_on(
     pausable_cgroup: PausableCgroup, cgroup: Cgroup, mechanism: Mechanism
 ) -> None:
@@ -221,7 +221,7 @@ def memory_current(pod: PausableCgroup) -> int:
     return int((pod.folder / "memory.current").read_text())
 
 
-@pytest.mark.every_kernel
+@pytest.mark.newest_kernel
 def test_a_throttled_pod_grows_and_a_frozen_one_does_not(node: Node, growing: PausableCgroup) -> None:
     before = memory_current(growing)
     wait_until(lambda: memory_current(growing) > before + 2 * MIB, "a throttled process to grow")
@@ -239,7 +239,7 @@ def test_a_throttled_pod_grows_and_a_frozen_one_does_not(node: Node, growing: Pa
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)
-@pytest.mark.every_kernel
+@pytest.mark.newest_kernel
 def test_a_removed_cgroup_is_gone_for_whoever_holds_it(
     pausable_cgroup: PausableCgroup, cgroup: Cgroup, mechanism: Mechanism
 ) -> None:
@@ -264,7 +264,7 @@ def test_a_removed_cgroup_cannot_be_paused(
     assert pausable_cgroup.state() == CgroupState("max 100000", "0", "0", None)
 
 
-@pytest.mark.every_kernel
+@pytest.mark.newest_kernel
 def test_inodes_tell_a_cgroup_from_its_successor(pausable_cgroup: PausableCgroup, cgroup: Cgroup) -> None:
     pausable_cgroup.folder.rmdir()
     pausable_cgroup.folder.mkdir()
