@@ -17,7 +17,7 @@ from cgpause.core.parse import parse_number
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.listening import look_inside
 from cgpause.pods.discover import is_populated
-from cgpause.pods.tracked import CREATING_S, SPARED_S, TrackedPod, count_oom_kills
+from cgpause.pods.tracked import CREATING_S, SPARED_S, TrackedPod
 from cgpause.policy.classify import Classifier
 
 _NEW_NS = 10 * NS_PER_S
@@ -37,8 +37,8 @@ instructions."""
 class Programs:
     """The looks for programs in the pods of one tree."""
 
-    def __init__(self, pods: Mapping[CgroupId, TrackedPod], classifier: Classifier[TrackedPod]) -> None:
-        """Begin with the tracked `pods`, which their owner keeps up to date, and tell `classifier` what is seen."""
+    def __init__(self, pods: Mapping[CgroupId, TrackedPod], classifier: Classifier) -> None:
+        """Begin with the tracked `pods`, which their owner keeps up to date, and tell `classifier` where one runs."""
         self._pods = pods
         self._classifier = classifier
         self._look_at_ns = 0
@@ -62,21 +62,17 @@ class Programs:
     def look(self, at_ns: int, *, watched: bool) -> list[TrackedPod]:
         """Check whether programs run in the pods; return those now found to be node-critical.
 
-        `watched` is whether inotify reports new containers. If a program runs in a further container of a pod, the
-        silence of the one before is no sign any more that the workload is batch (`Classifier.doubt_silence`).
+        `watched` is whether inotify reports new containers.
         """
         critical: list[TrackedPod] = []
         if at_ns < self._look_at_ns:
             return critical
         for tracked in self._pods.values():
-            was_critical, signs = tracked.node_critical, tracked.signs
-            runs = _look_into(tracked, at_ns, watched=watched)
+            was_critical = tracked.node_critical
+            if _look_into(tracked, at_ns, watched=watched):
+                self._classifier.note_program(tracked, at_ns)
             if tracked.node_critical and not was_critical:
                 critical.append(tracked)
-            if runs and 0 < signs.made_batch_ns < signs.started_ns:
-                signs.made_batch_ns = 0
-                if not _may_have_been_killed(tracked):  # else the same container may have started again
-                    self._classifier.doubt_silence(tracked, at_ns)
         self._look_at_ns = min((tracked.look_at_ns for tracked in self._pods.values()), default=0)
         self.must_look = any(tracked.expects_program for tracked in self._pods.values())
         return critical
@@ -96,7 +92,6 @@ def _look_into(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
         no_program = is_populated(tracked.cgroup) is False
     else:
         no_program = not inside.program and _containers_use_little(tracked.cgroup)
-        signs.has_program = signs.has_program or (inside.program and signs.started_ns != 0)
         tracked.node_critical = tracked.node_critical or inside.node_critical
         if inside.runtime and not no_program and is_new:
             tracked.spare(at_ns + int(SPARED_S * NS_PER_S))
@@ -114,14 +109,6 @@ def _look_into(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
         interval_ns = _WATCHED_INTERVAL_NS if rests else _INTERVAL_NS
         tracked.look_at_ns = at_ns + interval_ns if no_program else NEVER_NS
     return inside is not None and inside.program
-
-
-def _may_have_been_killed(tracked: TrackedPod) -> bool:
-    """Return False if the kernel has certainly not OOM-killed in the pod."""
-    try:
-        return count_oom_kills(tracked.cgroup) > 0
-    except CgpauseError:
-        return True
 
 
 def _containers_use_little(pod: Cgroup) -> bool:

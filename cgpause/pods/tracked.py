@@ -133,6 +133,13 @@ class TrackedPod:
         """Check whether a process in the pod listens on TCP (`kernel.listening.listens`)."""
         return listens(self.cgroup)
 
+    def may_have_been_killed(self) -> bool:
+        """Return False if the kernel has certainly not OOM-killed in the pod."""
+        try:
+            return count_oom_kills(self.cgroup) > 0
+        except CgpauseError:
+            return True
+
     def see_record(self) -> None:
         """Read the pod's record, for a process that writes nothing; protect the pod if it cannot be read."""
         try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 from cgpause.config.settings import PodClass
 from cgpause.core.clock import NS_PER_S
@@ -91,25 +91,25 @@ class Classified(Protocol):
     def listens(self) -> bool | None:
         """Check whether a process in the pod listens on TCP; None if that cannot be told."""
 
+    def may_have_been_killed(self) -> bool:
+        """Return False if the kernel has certainly not OOM-killed in the pod."""
 
-T = TypeVar("T", bound=Classified)
 
-
-class Classifier(Generic[T]):
+class Classifier:
     """Keeps the kind of each pod (`Pod.kind`), and learns from the pods which workloads are services or batch."""
 
-    def __init__(self, pods: Mapping[CgroupId, T], kinds: Kinds) -> None:
+    def __init__(self, pods: Mapping[CgroupId, Classified], kinds: Kinds) -> None:
         """Begin with the tracked `pods`, which their owner keeps up to date, and the known `kinds` of workloads."""
         self.kinds = kinds
         self._pods = pods
 
-    def classify(self, tracked: T, at_ns: int) -> None:
+    def classify(self, tracked: Classified, at_ns: int) -> None:
         """Set a pod's kind from all that is known of it now."""
         kind = self._kind(tracked, at_ns)
         if kind is not tracked.pod.kind:
             tracked.pod = replace(tracked.pod, kind=kind)
 
-    def note_container_change(self, tracked: T, at_ns: int) -> None:
+    def note_container_change(self, tracked: Classified, at_ns: int) -> None:
         """Treat a pod as starting after a container's start or end: it may begin to listen within STARTING_S.
 
         A pod that listens stays a service. A pod of a workload that is known not to listen is not treated as starting.
@@ -117,7 +117,20 @@ class Classifier(Generic[T]):
         tracked.signs.started_ns, tracked.signs.paused_ns = at_ns, 0
         self._begin_starting(tracked, at_ns)
 
-    def check_listening(self, pods: Collection[T], at_ns: int, at_once: int = _CHECKED_AT_ONCE) -> None:
+    def note_program(self, tracked: Classified, at_ns: int) -> None:
+        """Take in that a program was seen in a pod.
+
+        If the silence of a container before it made the workload batch, the daemon forgets that: that container may
+        have been an init container of a service. Not after an OOM kill: then the same container has started again.
+        """
+        signs = tracked.signs
+        signs.has_program = signs.has_program or signs.started_ns != 0
+        if 0 < signs.made_batch_ns < signs.started_ns:
+            signs.made_batch_ns = 0
+            if not tracked.may_have_been_killed():
+                self._forget_silence(tracked.pod.workload, at_ns)
+
+    def check_listening(self, pods: Collection[Classified], at_ns: int, at_once: int = _CHECKED_AT_ONCE) -> None:
         """Check which of the due pods listen, and classify them; at most `at_once`, paused pods first.
 
         The pods that were due longest come next. What a check finds counts for the workload, too.
@@ -136,7 +149,7 @@ class Classifier(Generic[T]):
             if tracked.signs.listens is not None:
                 self._learn_kind(tracked, at_ns)
 
-    def note_probe(self, tracked: T, at_ns: int) -> None:
+    def note_probe(self, tracked: Classified, at_ns: int) -> None:
         """Treat a pod as a service from now on, because it may have been probed.
 
         A process was started in it from outside, or a connection to it was refused.
@@ -145,7 +158,7 @@ class Classifier(Generic[T]):
         self.kinds.note_probed(tracked.pod.workload)
         self.classify(tracked, at_ns)
 
-    def disbelieve_probes(self, tracked: T, at_ns: int) -> None:
+    def disbelieve_probes(self, tracked: Classified, at_ns: int) -> None:
         """Forget that a pod was probed: it may itself start the processes that look like exec probes.
 
         The pod stops being a service for that reason until `note_probe`; its workload stays known as a service.
@@ -153,19 +166,19 @@ class Classifier(Generic[T]):
         tracked.signs.probed = False
         self.classify(tracked, at_ns)
 
-    def note_stop_signal(self, tracked: T, at_ns: int) -> None:
+    def note_stop_signal(self, tracked: Classified, at_ns: int) -> None:
         """Treat a pod that was told to end as a service for _ENDING_S: its grace period may outlast the spared time."""
         tracked.signs.ending_until_ns = at_ns + int(_ENDING_S * NS_PER_S)
         self.classify(tracked, at_ns)
 
-    def heed_kinds(self, tracked: T, at_ns: int) -> None:
+    def heed_kinds(self, tracked: Classified, at_ns: int) -> None:
         """Classify a pod that does not listen: it no longer counts as starting if its workload is known as silent."""
         if tracked.signs.starting and self.kinds.is_silent(tracked.pod.workload):
             tracked.signs.starting = tracked.signs.listens = False
         if not tracked.signs.listens:
             self.classify(tracked, at_ns)
 
-    def learn_from_end(self, left: T, at_ns: int) -> None:
+    def learn_from_end(self, left: Classified, at_ns: int) -> None:
         """Learn the kind of a workload from a pod of it that is gone.
 
         The workload is certainly batch if the daemon found a program of the pod not listening. If a program ran and was
@@ -182,7 +195,7 @@ class Classifier(Generic[T]):
         if is_new:
             self._classify_silent(at_ns)
 
-    def _begin_starting(self, tracked: T, at_ns: int) -> None:
+    def _begin_starting(self, tracked: Classified, at_ns: int) -> None:
         """Classify a pod by what is known of its workload, as one that starts."""
         if tracked.signs.listens:
             return
@@ -191,7 +204,7 @@ class Classifier(Generic[T]):
         tracked.signs.check_at_ns = tracked.signs.started_ns + int(STARTING_S * NS_PER_S)
         self.classify(tracked, at_ns)
 
-    def _learn_kind(self, tracked: T, at_ns: int) -> None:
+    def _learn_kind(self, tracked: Classified, at_ns: int) -> None:
         """Learn the kind of a pod's workload: a service if the pod listens, silent if it has not after STARTING_S."""
         workload = tracked.pod.workload
         if tracked.signs.listens:
@@ -210,12 +223,8 @@ class Classifier(Generic[T]):
                 tracked.signs.made_batch_ns = at_ns
             self._classify_silent(at_ns)
 
-    def doubt_silence(self, tracked: T, at_ns: int) -> None:
-        """Forget that a pod's workload is batch, because a further container has started in it.
-
-        The container that did not listen may have been an init container of a service.
-        """
-        workload = tracked.pod.workload
+    def _forget_silence(self, workload: str | None, at_ns: int) -> None:
+        """Forget that a workload is batch; its pods that are that young are starting again."""
         if not self.kinds.is_batch(workload):
             return
         self.kinds.forget(workload)
@@ -231,7 +240,7 @@ class Classifier(Generic[T]):
         for tracked in self._pods.values():
             self.heed_kinds(tracked, at_ns)
 
-    def _kind(self, tracked: T, at_ns: int) -> PodKind:
+    def _kind(self, tracked: Classified, at_ns: int) -> PodKind:
         signs = tracked.signs
         is_ending = at_ns < signs.ending_until_ns
         if signs.given_class is not PodClass.AUTO and not (signs.is_class_own and is_ending):

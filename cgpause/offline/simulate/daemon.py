@@ -90,6 +90,10 @@ class SimTracked:
             return None
         return self.sim.kind is PodKind.SERVICE and self._node.is_up(self.sim)
 
+    def may_have_been_killed(self) -> bool:
+        """Return whether a container of it was OOM-killed."""
+        return self.sim.oom_kills > 0
+
 
 class SimDaemon:
     """The daemon of one node."""
@@ -170,13 +174,14 @@ class SimDaemon:
         self._details_at_s = self._engine.now_s + _DETAILS_S
         self._read_at_ns = self._now_ns()
         self._limit_kills = self._node.oom_kills
-        for pod in self._engine.pods:
+        for tracked in self._pods.values():
+            pod = tracked.sim
             self._engine.settle(pod)
-            assert pod.facts is not None
-            self._look_for_program(self._pods[pod.facts.cgroup])
+            if pod.steps is not None:
+                self._classifier.note_program(tracked, self._read_at_ns)
             used_usec = int(pod.cpu_s * 1e6)
-            if used_usec != pod.facts.cpu_usage_usec:
-                pod.facts = replace(pod.facts, cpu_usage_usec=used_usec)
+            if used_usec != tracked.pod.cpu_usage_usec:
+                tracked.pod = replace(tracked.pod, cpu_usage_usec=used_usec)
         self._classifier.check_listening(self._pods.values(), self._read_at_ns)
         return True
 
@@ -290,17 +295,6 @@ class SimDaemon:
         )
         self._classifier.note_container_change(tracked, now_ns)
         self._tick_at(self._engine.now_s + _WAKE_S)
-
-    def _look_for_program(self, tracked: SimTracked) -> None:
-        """Note that the pod's container runs (`Programs.look`); a further one may listen although the first did not."""
-        signs = tracked.signs
-        if tracked.sim.steps is None:
-            return
-        signs.has_program = True
-        if 0 < signs.made_batch_ns < signs.started_ns:
-            signs.made_batch_ns = 0
-            if not tracked.sim.oom_kills:
-                self._classifier.doubt_silence(tracked, self._now_ns())
 
     def probe_refused(self, pod: SimPod) -> None:
         """Take in a refused connection to a pod; a paused pod that started lately is resumed soon."""
