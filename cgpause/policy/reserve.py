@@ -210,7 +210,7 @@ def step(
     capacity, growths, terms = sample.headroom.capacity_bytes, state.growths, _terms(state, sample)
     all_places, grantable = all_pods or config.reserve.sacrifice, grantable_bytes(sample)
     # 1. Pods that run in any case, and paused ones that still take memory.
-    left, fixed = _reserve_unstoppable(unstoppable, grantable, growths, terms)
+    left, fixed = _reserve_unstoppable(unstoppable, grantable, growths, terms, show=all_places)
     left = _reserve_leaks(paused, left, growths, capacity, config)
     # 2. All other pods, in serving order.
     demands = _demands((*candidates, *paused), growths, terms)
@@ -220,7 +220,7 @@ def step(
     waiting = _waiting(served)
     cost = _cost_after(state, sample, len(served.active) - len(waiting), waiting, unsafe=served.unsafe)
     excused = _excuse(served.active, waiting, growths, cost.cost_s, left, served.first, is_futile=cost.is_futile)
-    places = _with_excused([*(fixed if all_places else ()), *served.places], excused, grantable)
+    places = _with_excused([*fixed, *served.places], excused, grantable)
     # 4. The actions, and the next state.
     grants = Grants(grantable, tuple(places), served.left_bytes, served.unsafe)
     marked = _marked(growths, served.admitted, [one.usage.pod.cgroup for one in excused])
@@ -241,14 +241,15 @@ def step(
 
 
 def _reserve_unstoppable(
-    unstoppable: Sequence[tuple[PodUsage, float]], left: float, growths: Growths, terms: Terms
+    unstoppable: Sequence[tuple[PodUsage, float]], left: float, growths: Growths, terms: Terms, *, show: bool
 ) -> tuple[float, list[Place]]:
-    """Return `left` less the bytes reserved for `unstoppable` pods, and their places."""
-    places = []
+    """Return `left` less the bytes reserved for `unstoppable` pods, and with `show` their places."""
+    places: list[Place] = []
     for usage, seconds in unstoppable:
         one = demand(usage, growths.pods[usage.pod.cgroup], growths.peaks.of(usage.pod), terms)
         reserved = reserved_bytes(one, seconds + terms.reaction_s)
-        places.append(place_of(one, reserved, left, runs=True)._replace(stoppable=False))
+        if show:
+            places.append(place_of(one, reserved, left, runs=True)._replace(stoppable=False))
         left -= reserved
     return left, places
 

@@ -69,21 +69,10 @@ class Place(NamedTuple):
 
 def place_of(one: Demand, need: float, left: float, *, runs: bool, first: bool = False) -> Place:
     """Return the place of a demand for `need` bytes where `left` bytes are left."""
-    pod = one.usage.pod
-    claim = inf if pod.memory_max_bytes is None else max(pod.memory_max_bytes - one.used, 0)
-    return Place(
-        one.usage,
-        claim,
-        one.rate,
-        need,
-        left,
-        one.basis,
-        one.cost_s,
-        runs,
-        first,
-        one.excused,
-        negligible=one.negligible,
-    )
+    limit = one.usage.pod.memory_max_bytes
+    claim = inf if limit is None else max(limit - one.used, 0)
+    basis, cost_s, excused, negligible = one.basis, one.cost_s, one.excused, one.negligible
+    return Place(one.usage, claim, one.rate, need, left, basis, cost_s, runs, first, excused, negligible=negligible)
 
 
 class Served(NamedTuple):
