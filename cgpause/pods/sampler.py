@@ -174,7 +174,9 @@ class Sampler:
                 log.debug("no memory.current %s", fields(pod=tracked.pod.label, error=e))
             else:
                 sum_bytes += current
-                tracked.usage = found = new(usage, (current, tracked.pod))
+                found = tracked.usage
+                if found is None or found[0] != current or found[1] is not tracked.pod:
+                    tracked.usage = found = new(usage, (current, tracked.pod))
                 pods.append(found)
         self._all_at_ns = at_ns
         self._cpus = os.cpu_count() or 1

@@ -74,7 +74,10 @@ class TrackedPod:
     """Earliest time to read the containers' limits again, if no sum of them counts and the pod's own limit stays the
     same; a change of containers resets it. Listing the containers takes longer than reading all other facts."""
     usage: PodUsage | None = None
-    """The usage in the last sample; None before the first one, and after a failed read."""
+    """The usage in the last sample; None before the first one, and after a failed read. The sampler replaces it only if
+    memory.current or `pod` has changed."""
+    calm_usage: PodUsage | None = None
+    """The usage for which no detail was due before `stat_at_ns` (`PodTree.read_details`)."""
     oom_kills: int | None = None
     """Count in memory.events when the pod was paused, or at the last OOM kill after that; None if it is unknown."""
     events_fd: int = -1

@@ -265,11 +265,16 @@ class PodTree:
         self.read_at_ns = at_ns
         wants_cpu = self.config.reserve.sacrifice  # only sacrifices use the CPU time
         for tracked in self.pods.values():
+            usage = tracked.usage
+            if usage is tracked.calm_usage and usage is not None and at_ns < tracked.stat_at_ns and not wants_cpu:
+                continue  # most pods of a node: nothing has changed
+            tracked.calm_usage = usage
             if tracked.exceeds_limit():
                 # The limit was raised. With the old limit the pod would seem to need no more memory.
                 self.update_facts(tracked, at_ns)
+                tracked.calm_usage = None
             is_due = tracked.is_stat_due(at_ns)
-            if not is_due and not wants_cpu:  # most pods of a node
+            if not is_due and not wants_cpu:
                 continue
             cgroup, pod = tracked.cgroup, tracked.pod
             reclaimable_bytes, shmem_bytes, cpu_usage_usec = pod.reclaimable_bytes, pod.shmem_bytes, None

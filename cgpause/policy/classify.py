@@ -139,7 +139,12 @@ class Classifier:
         while it started is not due before it has run for STARTING_S. A frozen pod is due once: it may have begun to
         listen since the last check, but it cannot begin now.
         """
-        due = [tracked for tracked in pods if _is_due(tracked, at_ns)]
+        # Most pods fail the first two comparisons, and this runs once a second.
+        due = [
+            tracked
+            for tracked in pods
+            if (at_ns >= tracked.signs.check_at_ns or tracked.pod.paused is not None) and _is_due(tracked, at_ns)
+        ]
         # A paused pod is soon frozen for minutes, if it does not listen.
         due.sort(key=lambda tracked: (tracked.pod.paused is None, tracked.signs.check_at_ns))
         for tracked in due[:at_once]:

@@ -45,12 +45,14 @@ def test_details_are_what_reclaim_can_take_back_and_what_running_containers_have
 
 def test_a_limit_that_was_raised_is_seen_once_the_pod_uses_more(fake: FakeTree, tree: PodTree) -> None:
     """Otherwise the pod would seem to have no claim for up to a minute: it would grow, and others be paused for it."""
+    tree.config = Config()
     pod = fake.add_pod("web", current=500, memory_max="1000")
+    write_stats(pod, 0, 0, 0)
     tree.refresh(0)
-    (pod / "memory.max").write_text("9000\n")
-    for current, seen in ((1000, 1000), (1001, 9000)):
+    for at_s, current, limit, seen in ((1, 1000, 9000, 1000), (2, 1001, 1000, 1000), (3, 1001, 9000, 9000)):
+        (pod / "memory.max").write_text(f"{limit}\n")
         (pod / "memory.current").write_text(f"{current}\n")
-        read_details(tree, S)
+        read_details(tree, at_s * S)
         assert [tracked.pod.memory_max_bytes for tracked in tree.pods.values()] == [seen]
 
 
@@ -99,13 +101,15 @@ def test_details_are_needed_far_from_the_limit_if_the_use_says_too_little(
 def test_memory_stat_is_read_again_where_something_may_have_changed(
     fake: FakeTree, tree: PodTree, used: int, reclaimable: int, change: int, seen: int
 ) -> None:
+    tree.config = Config()
     pod = fake.add_pod("web")
     current = pod / "memory.current"
     current.write_text(f"{used}\n")
     write_stats(pod, reclaimable, 0, 0)
     tree.refresh(0)
-    read_details(tree, S)
-    assert details(tree)["web"][0] == reclaimable
+    for at_ns in (S, S + 1, S + 2):  # a pod that stands still is looked at no more
+        read_details(tree, at_ns)
+        assert details(tree)["web"][0] == reclaimable
     current.write_text(f"{used + change}\n")
     write_stats(pod, 7, 0, 0)
     read_details(tree, 2 * S)
@@ -127,11 +131,13 @@ def test_memory_stat_is_read_again_where_something_may_have_changed(
 def test_page_cache_that_is_too_little_to_matter_is_read_rarely(
     fake: FakeTree, tree: PodTree, current: int, reclaimable: int, longest_s: int
 ) -> None:
+    tree.config = Config()
     pod = fake.add_pod("web")
     (pod / "memory.current").write_text(f"{current}\n")
     write_stats(pod, reclaimable, 0, 0)
     tree.refresh(0)
-    read_details(tree, S)
+    for at_ns in (S, S + 1, S + 2):
+        read_details(tree, at_ns)
     write_stats(pod, 7, 0, 0)
     read_details(tree, (longest_s + 1) * S - 1)
     assert details(tree)["web"][0] == reclaimable
