@@ -16,6 +16,9 @@ from cgpause.core.model import CpuMax, Pressure
 # The kernel's counters have at most 64 bits, so 20 digits.
 _NUMBER = re.compile(rb"[0-9]{1,20}")
 _KB = re.compile(rb"\s*([0-9]{1,20})\s+kB(?!\S)")  # right-aligned; the width of the field has changed between kernels
+# MemTotal is the first line. One match for both numbers, because the daemon reads them at each sample.
+_MEMORY = re.compile(rb"MemTotal:%b\n(?:.*\n)*?MemAvailable:%b" % (_KB.pattern, _KB.pattern))
+_HUGETLB = b"Hugetlb:"
 _NUMBER_LINE = re.compile(rb"([0-9]{1,20})(?:\n|\Z)")
 _CPU_MAX = re.compile(rb"(max|[0-9]{1,20}) ([0-9]{1,20})\n?")
 _PRESSURE_LINE = re.compile(rb"(some|full) avg10=(\d+\.\d+) avg60=\d+\.\d+ avg300=\d+\.\d+ total=(\d{1,20})")
@@ -152,19 +155,19 @@ class MemInfo(NamedTuple):
 
 def parse_meminfo(data: bytes) -> MemInfo:
     """Read MemTotal, MemAvailable and Hugetlb, which kernels without hugetlb lack."""
-    total_bytes, available_bytes = _meminfo_bytes(data, b"MemTotal:"), _meminfo_bytes(data, b"MemAvailable:")
-    huge_bytes = _meminfo_bytes(data, b"Hugetlb:") if b"Hugetlb:" in data else 0
+    memory = _MEMORY.match(data)
+    if memory is None:
+        raise MalformedError("/proc/meminfo (no MemTotal or no MemAvailable)", data[:200])
+    total_bytes, available_bytes, huge_bytes = int(memory[1]) * 1024, int(memory[2]) * 1024, 0
+    start = data.find(_HUGETLB)
+    if start >= 0:
+        huge = _KB.match(data, start + len(_HUGETLB))
+        if huge is None:
+            raise MalformedError("/proc/meminfo (Hugetlb)", data[start : start + 60])
+        huge_bytes = int(huge[1]) * 1024
     if total_bytes <= huge_bytes:
         raise MalformedError("/proc/meminfo (MemTotal is 0, or all of it is Hugetlb)", data[:200])
     return MemInfo(total_bytes - huge_bytes, available_bytes, total_bytes)
-
-
-def _meminfo_bytes(data: bytes, key: bytes) -> int:
-    start = data.find(key)
-    match = _KB.match(data, start + len(key)) if start >= 0 else None
-    if match is None:
-        raise MalformedError(f"/proc/meminfo (no {key.decode()[:-1]})", data[:200])
-    return int(match[1]) * 1024
 
 
 def parse_pressure(data: bytes) -> Pressure:

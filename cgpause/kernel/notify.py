@@ -43,8 +43,8 @@ class Notifier:
 
     def status(self, text: str) -> None:
         """Send the line that `systemctl status` shows, if it has changed."""
-        # Always one line: a line break from a path would begin another assignment.
-        text = "".join(char if char.isprintable() else "?" for char in text)
+        if not text.isprintable():  # always one line: a line break from a path would begin another assignment
+            text = "".join(char if char.isprintable() else "?" for char in text)
         if text != self._status and self.send(f"STATUS={text}"):
             self._status = text
 
