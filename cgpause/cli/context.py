@@ -16,9 +16,9 @@ from cgpause.core.paths import Places
 
 if TYPE_CHECKING:
     from cgpause.config.settings import Config
-    from cgpause.daemon.learned import Learned
     from cgpause.pods.tree import PodTree
     from cgpause.telemetry.events import Event, PauseKey
+    from cgpause.telemetry.learned import Learned
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ class Globals(Places):
 
     def learned(self) -> tuple[Learned, str | None]:
         """Return the kinds and peaks of workloads that the daemon has saved, and the error if they cannot be read."""
-        from cgpause.daemon import learned
-        from cgpause.daemon.learned import Learned, LearnedError
+        from cgpause.telemetry import learned
+        from cgpause.telemetry.learned import Learned, LearnedError
 
         path = self.learned_path
         try:

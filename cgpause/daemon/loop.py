@@ -19,13 +19,13 @@ from cgpause.core.errors import CgpauseError
 from cgpause.core.model import Headroom, Policy, Sample
 from cgpause.daemon.intake import Intake
 from cgpause.daemon.publisher import Publisher
-from cgpause.daemon.saver import Saver
 from cgpause.daemon.status import Status
 from cgpause.kernel.inotify import Changes
 from cgpause.kernel.logfmt import fields
 from cgpause.pods.sampler import Sampler
 from cgpause.policy.decide import Decision, State, decide
 from cgpause.policy.schedule import Schedule
+from cgpause.telemetry.saver import Saver
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,6 @@ from cgpause.config.load import load_config
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import BusyError, CgpauseError, CgroupGoneError, ConfigError, Exit, HostError
 from cgpause.core.model import Owner, Result
-from cgpause.daemon import saver
 from cgpause.daemon.actuate import Actuator
 from cgpause.daemon.brake import Brake
 from cgpause.daemon.distress import Distress
@@ -47,6 +46,7 @@ from cgpause.policy.hold import must_end, paused_by_daemon
 from cgpause.policy.kinds import Kinds
 from cgpause.policy.peaks import Peaks
 from cgpause.policy.reserve import with_peaks
+from cgpause.telemetry import saver
 from cgpause.telemetry.recorder import StateDirThread
 
 log = logging.getLogger(__name__)

@@ -1,1 +1,1 @@
-"""Reports what the daemon does: events, history and Prometheus metrics."""
+"""Reports what the daemon does and has learned: events, history, Prometheus metrics, the learned workloads."""

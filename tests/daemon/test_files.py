@@ -13,11 +13,10 @@ from helpers.trees import FakeTree, cpu_max, records_left, rewrite, wait_until
 
 from cgpause.core.errors import HostError
 from cgpause.core.paths import HISTORY_FILE, LEARNED_FILE, METRICS_FILE
-from cgpause.daemon import learned
-from cgpause.daemon.learned import Learned
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.telemetry import history
+from cgpause.telemetry import history, learned
 from cgpause.telemetry import pauses as account
+from cgpause.telemetry.learned import Learned
 from cgpause.telemetry.metrics import BY_NAME
 
 

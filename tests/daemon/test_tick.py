@@ -24,10 +24,8 @@ from cgpause.daemon import loop as loop_module
 from cgpause.daemon.brake import Brake
 from cgpause.daemon.distress import Distress
 from cgpause.daemon.intake import Intake
-from cgpause.daemon.learned import Learned
 from cgpause.daemon.loop import Loop
 from cgpause.daemon.publisher import Publisher
-from cgpause.daemon.saver import Saver
 from cgpause.daemon.status import Status
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Changes, PodChange, Watch
@@ -38,6 +36,8 @@ from cgpause.pods.sampler import Sampler
 from cgpause.pods.tracked import TrackedPod
 from cgpause.policy.decide import State
 from cgpause.policy.schedule import Quiet, Schedule
+from cgpause.telemetry.learned import Learned
+from cgpause.telemetry.saver import Saver
 
 START_NS = 1000 * S
 MINUTES = 10

@@ -34,9 +34,9 @@ from cgpause.config.settings import Config
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgpauseError, ConfigError, Exit, HostError, KernelError, ProtectedError, printable
 from cgpause.core.model import CgroupId, Mechanism
-from cgpause.daemon.learned import Learned
 from cgpause.kernel.process import raise_descriptor_limit
 from cgpause.telemetry.events import Event
+from cgpause.telemetry.learned import Learned
 
 Load = Callable[[], Config]
 """Callback that loads the configuration; raises ConfigError if it is invalid."""

@@ -21,7 +21,6 @@ from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, printable
 from cgpause.core.model import CgroupId, Pause, PodUsage, Policy, Pressure, Sample
 from cgpause.core.parse import CpuStat, parse_cpu_stat, parse_limit
-from cgpause.daemon.learned import Learned
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.find_daemon import DaemonState, FoundDaemon, find_daemon
 from cgpause.kernel.psi import read_node_pressure, read_pressure
@@ -39,6 +38,7 @@ from cgpause.policy.peaks import Peaks
 from cgpause.policy.watermark import WatermarkState
 from cgpause.telemetry import history
 from cgpause.telemetry.events import Event
+from cgpause.telemetry.learned import Learned
 
 _REFRESH_NS = 2 * NS_PER_S
 _FACTS_NS = 10 * NS_PER_S

@@ -16,10 +16,10 @@ from helpers.trees import FakeTree, damage, pause_pod, rewrite
 from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism
 from cgpause.core.paths import LEARNED_FILE
-from cgpause.daemon import learned
-from cgpause.daemon.learned import Learned
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
+from cgpause.telemetry import learned
+from cgpause.telemetry.learned import Learned
 
 WATERMARK = 'policy = "watermark"\n'
 

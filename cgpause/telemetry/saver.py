@@ -10,12 +10,11 @@ import logging
 from collections.abc import Mapping
 
 from cgpause.core.clock import NS_PER_S
-from cgpause.daemon import learned
-from cgpause.daemon.learned import Learned, LearnedError
 from cgpause.kernel.background import FileTrouble
 from cgpause.kernel.logfmt import fields
 from cgpause.policy.kinds import Kinds
-from cgpause.telemetry import recorder
+from cgpause.telemetry import learned, recorder
+from cgpause.telemetry.learned import Learned, LearnedError
 
 log = logging.getLogger(__name__)
 

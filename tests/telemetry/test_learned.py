@@ -17,12 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpause.core.paths import LEARNED_FILE
-from cgpause.daemon import learned, saver
-from cgpause.daemon.learned import Learned, LearnedError, decode, encode, read, write
-from cgpause.daemon.saver import Saver, load
 from cgpause.policy.kinds import KEPT, Kinds
 from cgpause.policy.peaks import KEPT_PEAKS, KEPT_WORKLOADS
-from cgpause.telemetry import recorder
+from cgpause.telemetry import learned, recorder, saver
+from cgpause.telemetry.learned import Learned, LearnedError, decode, encode, read, write
+from cgpause.telemetry.saver import Saver, load
 
 KNOWN = Learned({"default/job": (5, 7), "a/b": (1,)}, {"default/web": True, "default/job": False, "x/y": None})
 GOOD: dict[str, Any] = {"schema": 1, "peaks": {"default/job": [5]}, "kinds": {"default/web": "service"}}
