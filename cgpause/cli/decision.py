@@ -95,6 +95,6 @@ def place_values(place: Place) -> dict[str, Any]:
         "need_bytes": round(place.need),
         "left_bytes": round(max(place.left, 0.0)),
         "based_on": place.basis,
-        "pause_cost_s": round(place.cost_s, 1),
+        "pause_cost_s": round(place.pause_cost_s, 1),
         "first": place.first,
     }

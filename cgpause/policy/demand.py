@@ -129,7 +129,7 @@ class Demand(NamedTuple):
     is_paused: bool
     is_overdue: bool
     """Whether the pod has been paused for longer than OVERDUE_S."""
-    cost_s: float
+    pause_cost_s: float
     """Length of its pause so far in s, times the present `idle_share`; only shown. `ReserveState.cost_s` decides."""
     excused: bool
     beyond: float

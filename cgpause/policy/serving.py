@@ -52,8 +52,8 @@ class Place(NamedTuple):
     """Bytes available for `need`: the slack less the growth of the pods served before. For a grant: the headroom less
     PROMISED of their grants. For pods without a test: the headroom, to show."""
     basis: Basis
-    cost_s: float
-    """As `Demand.cost_s`."""
+    pause_cost_s: float
+    """As `Demand.pause_cost_s`."""
     runs: bool
     first: bool = False
     """Whether the pod has its whole worst demand reserved."""
@@ -71,7 +71,7 @@ def place_of(one: Demand, need: float, left: float, *, runs: bool, first: bool =
     """Return the place of a demand for `need` bytes where `left` bytes are left."""
     limit = one.usage.pod.memory_max_bytes
     claim = inf if limit is None else max(limit - one.used, 0)
-    basis, cost_s, excused, negligible = one.basis, one.cost_s, one.excused, one.negligible
+    basis, cost_s, excused, negligible = one.basis, one.pause_cost_s, one.excused, one.negligible
     return Place(one.usage, claim, one.rate, need, left, basis, cost_s, runs, first, excused, negligible=negligible)
 
 

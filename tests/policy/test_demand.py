@@ -218,10 +218,10 @@ def test_a_pod_paused_for_long_is_overdue(ago_s: float, overdue: bool) -> None:
 
 
 def test_a_pause_costs_the_time_in_which_a_cpu_was_idle() -> None:
-    assert asked(growing(100), 300, **paused(4)).cost_s == 4
-    assert asked(growing(100), 300, terms=replace(IDLE, idle_share=0.25), **paused(4)).cost_s == 1
-    assert asked(growing(100), 300, **paused(-4)).cost_s == 0, "a record from the future"
-    assert asked(growing(100), 300).cost_s == 0
+    assert asked(growing(100), 300, **paused(4)).pause_cost_s == 4
+    assert asked(growing(100), 300, terms=replace(IDLE, idle_share=0.25), **paused(4)).pause_cost_s == 1
+    assert asked(growing(100), 300, **paused(-4)).pause_cost_s == 0, "a record from the future"
+    assert asked(growing(100), 300).pause_cost_s == 0
 
 
 def test_what_is_known_is_passed_on() -> None:

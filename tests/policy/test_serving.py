@@ -51,7 +51,7 @@ def want(
         negligible=int(noise * MIB),
         is_paused=paused_s is not None,
         is_overdue=paused_s is not None and paused_s > 20,
-        cost_s=0.0,
+        pause_cost_s=0.0,
         excused=False,
         beyond=0.0,
         start=0.0,
