@@ -259,8 +259,12 @@ def main(argv: Sequence[str]) -> int:
         case ["calibrate", unit_cpu_ms]:
             return print_result("trial", lambda: speed(float(unit_cpu_ms)))
         case ["run", text]:
-            values = json.loads(text)
-            plan = Plan(**{**values, "setting": Setting(values["setting"])})
+            try:
+                values = json.loads(text)
+                plan = Plan(**{**values, "setting": Setting(values["setting"])})
+            except (ValueError, TypeError, KeyError) as e:
+                say(f"not a plan: {text} ({e!r})")
+                return 2
             return print_result("trial", lambda: run_plan(plan))
     print(__doc__, file=sys.stderr)
     return 2
