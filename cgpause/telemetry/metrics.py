@@ -69,7 +69,7 @@ FAMILIES = (
         ("policy", "mechanism", "hash"),
     ),
     Family(
-        "cgpause_config_last_reload_successful", _G, "0 if the daemon refused its configuration at the last reload."
+        "cgpause_config_last_reload_successful", _G, "0 if the daemon refused its configuration at the last SIGHUP."
     ),
     Family("cgpause_process_start_time_seconds", _G, "Start time of the daemon."),
     Family("cgpause_process_cpu_seconds_total", _C, "CPU time that the daemon has used."),
