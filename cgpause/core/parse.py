@@ -17,7 +17,7 @@ from cgpause.core.model import CpuMax, Pressure
 _NUMBER = re.compile(rb"[0-9]{1,20}")
 _KB = re.compile(rb"\s*([0-9]{1,20})\s+kB(?!\S)")  # right-aligned; the width of the field has changed between kernels
 # MemTotal is the first line. One match for both numbers, because the daemon reads them at each sample.
-_MEMORY = re.compile(rb"MemTotal:%b\n(?:.*\n)*?MemAvailable:%b" % (_KB.pattern, _KB.pattern))
+_MEMORY = re.compile(rb"MemTotal:%b\n(?:(?!MemAvailable:).*\n)*MemAvailable:%b" % (_KB.pattern, _KB.pattern))
 _HUGETLB = b"Hugetlb:"
 _NUMBER_LINE = re.compile(rb"([0-9]{1,20})(?:\n|\Z)")
 _CPU_MAX = re.compile(rb"(max|[0-9]{1,20}) ([0-9]{1,20})\n?")

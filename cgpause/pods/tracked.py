@@ -77,7 +77,7 @@ class TrackedPod:
     """The usage in the last sample; None before the first one, and after a failed read. The sampler replaces it only if
     memory.current or `pod` has changed."""
     calm_usage: PodUsage | None = None
-    """The usage for which no detail was due before `stat_at_ns` (`PodTree.read_details`)."""
+    """The usage for which no detail was due before `stat_at_ns` (`PodTree.read_details`, right after a sample)."""
     oom_kills: int | None = None
     """Count in memory.events when the pod was paused, or at the last OOM kill after that; None if it is unknown."""
     events_fd: int = -1
@@ -193,6 +193,7 @@ class TrackedPod:
         present = limit_bytes(self.cgroup)
         self.limits_at_ns, self.limit_due = at_ns + CALM_REFRESH_NS, present is None
         self.sums_limits = present is not None and (own is None or present < own)
+        self.calm_usage = None  # `exceeds_limit` may be another now
         return present if self.sums_limits else own
 
     def forget_containers_limits(self) -> None:

@@ -307,6 +307,7 @@ MALFORMED: list[tuple[Callable[[bytes], object], str, list[bytes]]] = [
         [
             *(b"", b"MemTotal:  100 kB\nMemFree: 5 kB\n", b"MemAvailable: 100 kB\n"),
             *(b"MemTotal: 100 kB\nMemAvailable:", b"MemTotal: 100 kB\nMemAvailable: 50"),
+            *(b"MemAvailable: 7 kB\nMemTotal: 10 kB\n", b"MemTotal: 10 kB\nMemAvailable: x kB\nMemAvailable: 7 kB\n"),
             *(b"MemTotal: 100 MB\nMemAvailable: 50 MB\n", b"MemTotal: 0 kB\nMemAvailable: 0 kB\n"),
             *(b"MemTotal: %s kB\nMemAvailable: 50 kB\n" % bad for bad in (b"-1", b"max", b"1\x00", HUGE)),
             *(b"MemTotal: 100 kB\nMemAvailable: 50 kB\nHugetlb: %s kB\n" % bad for bad in (b"100", b"x")),

@@ -157,13 +157,16 @@ def test_only_pods_that_move_are_read_while_they_explain_what_kubepods_takes(
     assert found == dict(zip(["mover", "other"], expected, strict=True))
 
 
-def test_a_pod_that_stands_still_has_its_facts_as_they_are(fake: FakeTree, tree: PodTree, sampler: Sampler) -> None:
+@pytest.mark.parametrize("moving", [None, ()])
+def test_a_pod_that_stands_still_has_its_facts_as_they_are(
+    fake: FakeTree, tree: PodTree, sampler: Sampler, moving: tuple[PodUsage, ...] | None
+) -> None:
     fake.add_pod("web", current=5)
     tree.refresh(0)
     sampler.sample(1)
     (tracked,) = tree.pods.values()
     tracked.pod = replace(tracked.pod, priority=7)
-    assert sampler.sample(2, moving=()).pods == (PodUsage(5, tracked.pod),)
+    assert sampler.sample(2, moving=moving).pods == (PodUsage(5, tracked.pod),)
 
 
 @pytest.mark.parametrize("moves", [True, False])

@@ -9,7 +9,7 @@ import pytest
 from helpers.nodes import S, record
 from helpers.trees import FakeTree, open_descriptors, write_stats
 
-from cgpause.config.settings import Config, HoldConfig, PodClass, PodRule
+from cgpause.config.settings import Config, HoldConfig, PodClass, PodRule, ReserveConfig
 from cgpause.core.model import PodKind
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
@@ -82,6 +82,17 @@ def test_details_are_needed_far_from_the_limit_if_the_use_says_too_little(
     assert tree.is_use_unknown(1000) is unknown
 
 
+def test_cpu_time_is_read_each_time_of_a_pod_that_stands_still(fake: FakeTree, tree: PodTree) -> None:
+    pod = fake.add_pod("web")
+    write_stats(pod, 0, 0, 0)
+    tree.refresh(0)
+    for at_s, used_usec in ((1, 10), (2, 10), (3, 10), (4, 99)):
+        write_stats(pod, 0, used_usec, 0)
+        read_details(tree, at_s * S)
+        assert details(tree)["web"] == (0, used_usec)
+
+
+@pytest.mark.parametrize("sacrifice", [True, False])
 @pytest.mark.parametrize(
     ("used", "reclaimable", "change", "seen"),
     [
@@ -99,9 +110,9 @@ def test_details_are_needed_far_from_the_limit_if_the_use_says_too_little(
     ],
 )
 def test_memory_stat_is_read_again_where_something_may_have_changed(
-    fake: FakeTree, tree: PodTree, used: int, reclaimable: int, change: int, seen: int
+    fake: FakeTree, tree: PodTree, used: int, reclaimable: int, change: int, seen: int, *, sacrifice: bool
 ) -> None:
-    tree.config = Config()
+    tree.config = Config(reserve=ReserveConfig(sacrifice=sacrifice))
     pod = fake.add_pod("web")
     current = pod / "memory.current"
     current.write_text(f"{used}\n")
@@ -118,6 +129,7 @@ def test_memory_stat_is_read_again_where_something_may_have_changed(
     assert details(tree)["web"][0] == 7  # the longest time without a new reading
 
 
+@pytest.mark.parametrize("sacrifice", [True, False])
 @pytest.mark.parametrize(
     ("current", "reclaimable", "longest_s"),
     [
@@ -129,9 +141,9 @@ def test_memory_stat_is_read_again_where_something_may_have_changed(
     ],
 )
 def test_page_cache_that_is_too_little_to_matter_is_read_rarely(
-    fake: FakeTree, tree: PodTree, current: int, reclaimable: int, longest_s: int
+    fake: FakeTree, tree: PodTree, current: int, reclaimable: int, longest_s: int, *, sacrifice: bool
 ) -> None:
-    tree.config = Config()
+    tree.config = Config(reserve=ReserveConfig(sacrifice=sacrifice))
     pod = fake.add_pod("web")
     (pod / "memory.current").write_text(f"{current}\n")
     write_stats(pod, reclaimable, 0, 0)
