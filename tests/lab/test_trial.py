@@ -9,7 +9,7 @@ from lab.bed.arms import cgpause_config, nohang_config, oomd_config
 from lab.bed.kubelet import JobTimes, Outcome
 from lab.bed.kubepods import MIB
 from lab.bed.stage import calibrate
-from lab.bed.trial import of_jobs
+from lab.bed.trial import main, of_jobs
 from lab.vm.host import LabError
 
 from cgpause.config.load import parse_config
@@ -78,3 +78,19 @@ def test_a_clock_that_stands_still_does_not_make_a_unit_of_work_endless(tmp_path
     worker.chmod(0o755)
 
     assert calibrate(worker, unit_cpu_ms=10) == 10_000_000
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "x",
+        "[]",
+        '{"setting": "kubepods"}',
+        '{"setting": "moon", "share": 4, "oversubscription": 1.5, "arm": "none", "seed": 1, "work": 1}',
+        '{"setting": "kubepods", "share": 4, "oversubscription": 1.5, "arm": "moon", "seed": 1, "work": 1}',
+        '{"setting": "kubepods", "share": 5, "oversubscription": 1.5, "arm": "none", "seed": 1, "work": 1}',
+    ],
+)
+def test_what_is_no_plan_is_a_usage_error(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", plan]) == 2
+    assert f"not a plan: {plan}" in capsys.readouterr().err

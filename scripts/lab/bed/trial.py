@@ -262,6 +262,7 @@ def main(argv: Sequence[str]) -> int:
             try:
                 values = json.loads(text)
                 plan = Plan(**{**values, "setting": Setting(values["setting"])})
+                _ = ARMS[plan.arm], JOBS[plan.share]  # both are known
             except (ValueError, TypeError, KeyError) as e:
                 say(f"not a plan: {text} ({e!r})")
                 return 2

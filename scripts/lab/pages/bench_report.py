@@ -52,7 +52,7 @@ def render(results: dict[str, Any]) -> str:
         "",
         f"The same tick on a busy node: pods that fill {ticks[0][1]['near_used_pct']:g} % of 64 GiB, a quarter",
         "of them growing, each in proportion to its limit. The policy then weighs every pod. Details are read once",
-        "a second: reclaimable memory, CPU time, listening sockets.",
+        "a second: reclaimable memory, tmpfs, listening sockets.",
         "",
         *_table(
             {
