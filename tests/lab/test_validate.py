@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from statistics import fmean
 
 import pytest
+from helpers.fixtures import Patch
 from lab.bed.trial import JOBS
 from lab.measure import validate
 from lab.measure.experiment_results import Boot, Cell, Result, Results, Trial
@@ -39,7 +42,8 @@ def test_costs_are_found_again_in_what_was_measured_with_them() -> None:
     assert costs.charged_bytes == pytest.approx(COSTS.charged_bytes, rel=1e-3)
 
 
-def test_where_the_simulation_is_right_there_is_no_error() -> None:
+def test_where_the_simulation_is_right_there_is_no_error(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(validate, "RUNS", 1)
     trials = [trial_of(arm, 8, 1.5, seed) for arm in ("none", "watermark", "stock") for seed in (1, 2)]
     cells = validate.compare(results_of(trials).measured(), COSTS)
     assert [cell["arm"] for cell in cells] == ["none", "stock", "watermark"]
@@ -49,6 +53,17 @@ def test_where_the_simulation_is_right_there_is_no_error() -> None:
     restarts = {cell["arm"]: cell["measured"]["restarts"] for cell in cells}
     assert restarts["none"] > restarts["stock"] == 0
     assert restarts["watermark"] > 0
+
+
+def test_the_mean_of_several_simulations_counts(monkeypatch: Patch) -> None:
+    """After the first kill a simulation is a matter of chance."""
+    blank = Result(trial_of("watermark", 16, 1.8, 1), 1, {})
+    monkeypatch.setattr(validate, "RUNS", 4)
+    single = [
+        validate.simulated(blank, replace(COSTS, make_s=COSTS.make_s * factor)) for factor in (1, 1.001, 1.002, 1.003)
+    ]
+    assert len({outcome.restarts for outcome in single}) > 1
+    assert validate.expected(blank, COSTS)["restarts"] == fmean(outcome.restarts for outcome in single)
 
 
 def test_the_published_simulation_is_within_the_bar() -> None:
