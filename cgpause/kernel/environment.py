@@ -20,13 +20,14 @@ from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import CgpauseError
 from cgpause.core.model import OwnWord
 from cgpause.core.parse import parse_variable
-from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.cgroupfs import MOST_BELOW, Cgroup
 from cgpause.kernel.processes import RUNTIME, UNNAMED, read_started_ns
 
 VARIABLE = b"CGPAUSE"
 _MOST_BYTES = 256 << 10
 """Most bytes read of one environment. kubelet puts the manifest's variables before those of a namespace's services."""
 _MOST_CONTAINERS = 64
+"""Most containers of one reading; the next one goes on with the rest."""
 _MOST_PROCESSES = 64
 """Most processes of a container among which the first one is searched: those with the lowest ids."""
 
@@ -53,9 +54,8 @@ class ContainerWords:
         """
         found = []
         self.is_complete = True
-        for name, _ in pod.children(most=_MOST_CONTAINERS):
-            if name in self._read or is_monitor(name):
-                continue
+        new = [name for name, _ in pod.children(most=MOST_BELOW) if name not in self._read and not is_monitor(name)]
+        for name in new[:_MOST_CONTAINERS]:
             try:
                 environ = _first_environ(pod, name)
             except PermissionError:
@@ -67,6 +67,7 @@ class ContainerWords:
                 found.append(_word(environ))
             else:
                 self.is_complete = False
+        self.is_complete = self.is_complete and len(new) <= _MOST_CONTAINERS
         return strongest(*found)
 
 

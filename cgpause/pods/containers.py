@@ -54,7 +54,7 @@ def _read_oom_group(pod: Cgroup, name: str) -> bool:
 def limit_bytes(pod: Cgroup) -> int | None:
     """Return the bytes that a pod's present containers may use, with the memory that ended ones have left in it.
 
-    It is None if a container has no limit, or none is there.
+    It is None if a container has no limit, if none is there, or if there may be more than MOST_BELOW.
 
     kubelet keeps the limit of a pod for its whole life, although it may come from an init container that has ended: no
     limit if that had none, or a larger one than those of the present containers (ResourceConfigForPod in
@@ -64,7 +64,10 @@ def limit_bytes(pod: Cgroup) -> int | None:
     total = 0
     try:
         left = parse_number(pod.read("memory.current"), "memory.current")
-        children = [child for child in pod.children(most=MOST_BELOW) if not is_monitor(child[0])]
+        found = pod.children(most=MOST_BELOW)
+        if len(found) == MOST_BELOW:
+            return None
+        children = [child for child in found if not is_monitor(child[0])]
         for number, (name, _) in enumerate(sorted(children, key=itemgetter(1))):
             with pod.child(name) as cgroup:
                 limit = parse_limit(cgroup.read("memory.max"), "memory.max")

@@ -111,6 +111,21 @@ def test_the_strongest_word_of_the_containers_is_the_pods(web: Path, start_proce
     assert read(web) is OwnWord.SERVICE
 
 
+def test_a_later_reading_goes_on_with_the_containers_that_one_leaves_out(web: Path, start_process: Start) -> None:
+    plain = start_process({"PATH": "/"})
+    for container in containers(web):
+        put(container, plain)
+    for number in range(100):
+        put(web / f"crio-conmon-{number:064x}.scope", plain)
+        put(web / f"crio-{number:064x}.scope", plain)
+    put(web / f"crio-{77:064x}.scope", start_process({"CGPAUSE": "protect"}))
+    known = ContainerWords()
+    first, was_complete = read(web, known), known.is_complete
+    assert not was_complete
+    assert strongest(first, read(web, known)) is OwnWord.PROTECT
+    assert known.is_complete
+
+
 @pytest.mark.parametrize(
     ("words", "word"),
     [

@@ -12,7 +12,7 @@ from helpers.trees import CAPTURED_POD, CAPTURES, FakeTree, lay_out_capture
 
 from cgpause.core.errors import CgpauseError, KernelWriteError
 from cgpause.core.pod_names import Names
-from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.cgroupfs import MOST_BELOW, Cgroup
 from cgpause.pods.containers import kill_containers, limit_bytes
 from cgpause.pods.names import read_names
 
@@ -103,6 +103,18 @@ def test_a_kernel_without_cgroup_kill_is_an_error_that_says_so(folder: Path, pod
     (scopes(folder)[1] / "cgroup.kill").unlink()
     with pytest.raises(KernelWriteError, match=r"cgroup\.kill"):
         kill_containers(pod, NO_NAMES)
+
+
+@pytest.mark.parametrize(("containers", "known"), [(MOST_BELOW - 1, True), (MOST_BELOW, False)])
+def test_of_too_many_containers_no_sum_is_known(pod: Cgroup, folder: Path, containers: int, known: bool) -> None:
+    shutil.rmtree(scopes(folder)[0])
+    shutil.rmtree(next(folder.glob("*.scope")))
+    for number in range(containers):
+        child = folder / f"cri-containerd-{number:064x}.scope"
+        child.mkdir()
+        (child / "memory.max").write_text("1000\n")
+        (child / "memory.current").write_text("0\n")
+    assert (limit_bytes(pod) is not None) is known
 
 
 @pytest.mark.parametrize(
