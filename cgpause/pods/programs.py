@@ -49,7 +49,7 @@ class Programs:
     def note_container_change(self, tracked: TrackedPod) -> None:
         """Take in a container's start or end."""
         self.assume(tracked)
-        if tracked.limit_due and tracked.own_limit_bytes is None:
+        if tracked.needs_limit:
             self.must_look = True  # the next look reads the limit of the new container
 
     def assume(self, tracked: TrackedPod) -> None:
@@ -74,7 +74,10 @@ class Programs:
             if tracked.node_critical and not was_critical:
                 critical.append(tracked)
         self._look_at_ns = min((tracked.look_at_ns for tracked in self._pods.values()), default=0)
-        self.must_look = any(tracked.expects_program for tracked in self._pods.values())
+        self.must_look = any(
+            tracked.expects_program or (tracked.needs_limit and at_ns < tracked.pod.spared_until_ns)
+            for tracked in self._pods.values()
+        )
         return critical
 
 

@@ -121,6 +121,11 @@ class TrackedPod:
     """Time at which memory.stat is read again in any case."""
     ends: Ends = field(default_factory=Ends)
 
+    @property
+    def needs_limit(self) -> bool:
+        """Whether the pod has no limit of its own, and the limits of its present containers are not known yet."""
+        return self.limit_due and self.own_limit_bytes is None
+
     def descendants(self, at_ns: int) -> tuple[str, ...]:
         """Return the cgroups below the pod; they are listed again every 10 s, and when `list_at_ns` was reset.
 

@@ -187,6 +187,23 @@ def test_a_container_s_limit_counts_once_its_program_runs(fake: FakeTree, tree: 
     assert limit_of(tree) == 60 * MIB
 
 
+def test_a_look_while_a_pod_is_spared_leaves_its_limit_to_the_next_one(
+    fake: FakeTree, tree: PodTree, monkeypatch: Patch
+) -> None:
+    """inotify reports a container before its runtime has set the limit."""
+    monkeypatch.setattr(programs, "look_inside", lambda _: Inside(runtime=False, program=True))
+    pod = fake.add_pod("web", current=2 * MIB, memory_max="max")
+    set_limit(pod, "max")
+    tree.refresh(0)
+    (tracked,) = tree.pods.values()
+    tree.containers_changed(tracked, S, removed=False)
+    set_limit(pod, str(20 * MIB))
+    tree.look_for_programs(S + 1)
+    assert (limit_of(tree), tree.programs.must_look) == (None, True)
+    tree.look_for_programs(2 * S)
+    assert (limit_of(tree), tree.programs.must_look) == (20 * MIB, False)
+
+
 def test_a_limit_that_cannot_be_read_stays(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
     monkeypatch.setattr(programs, "look_inside", lambda _: Inside(runtime=False, program=True))
     pod = fake.add_pod("web", current=2 * MIB, memory_max=str(90 * MIB))

@@ -55,7 +55,8 @@ def test_a_pod_is_unmade_until_a_program_runs_in_it(
     tree.look_for_programs(S)
     assert not tracked.pod.no_program, "it is spared anyway"
     tree.look_for_programs(2 * S)
-    assert tracked.pod.no_program is tree.programs.must_look is no_program
+    assert tracked.pod.no_program is no_program
+    assert tree.programs.must_look is (no_program or inside is BOTH), "a runtime at work may yet set a limit"
 
     found[0] = PROGRAM
     tree.look_for_programs(3 * S)
