@@ -7,12 +7,13 @@ does not work.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import replace
 
 from cgpause.config.settings import PodClass
 from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import CgpauseError
-from cgpause.core.model import Mechanism, Owner, PauseRecord
+from cgpause.core.model import CgroupId, Mechanism, Owner, PauseRecord
 from cgpause.core.parse import parse_flat_keyed
 from cgpause.daemon.actuate import Actuator
 from cgpause.kernel.listening import refused_connections
@@ -91,10 +92,11 @@ class Distress:
         tracked.pod = replace(tracked.pod, distress=why)
         return True
 
-    def scan(self, at_ns: int, *, unwatched: bool) -> None:
+    def scan(self, at_ns: int, *, unwatched: bool, noisy: Collection[CgroupId] = ()) -> None:
         """Check the paused pods, once a second, for distress that no event reports; without inotify, for all distress.
 
-        Also read damaged records again once their retry is due, and without inotify all records.
+        Also read damaged records again once their retry is due, and those that inotify does not watch: of `noisy` pods,
+        and without inotify of all.
         """
         if at_ns < self._scan_at_ns:
             return
@@ -106,7 +108,8 @@ class Distress:
                 self._tree.request_word_again(tracked)
                 self._tree.programs.assume(tracked)
         for tracked in self._tree.pods.values():
-            if unwatched or (tracked.damaged and at_ns >= tracked.record_retry_at_ns):
+            retries = tracked.damaged and at_ns >= tracked.record_retry_at_ns
+            if unwatched or retries or tracked.pod.cgroup in noisy:
                 self._actuator.read_record(tracked)
             paused = tracked.pod.paused
             if paused is None and not unwatched:

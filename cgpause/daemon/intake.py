@@ -53,6 +53,8 @@ class Intake:
             times.rest_until(at_ns + int((time.thread_time_ns() - started_ns) / OWN_SHARE))
             at_ns = max(at_ns, now_ns())  # a refresh can wait for a disk
         self.tree.take_words(at_ns)
+        for key in changes.noisy & self.tree.pods.keys():
+            self.watch.add_pod(self.tree.pods[key].cgroup, paused=self.tree.pods[key].pod.paused is not None)
         urgent = changes.high and self.brake.answer_drift(at_ns)
         for key, change in changes.pods.items():
             tracked = self.tree.pods.get(key)

@@ -49,6 +49,9 @@ log = logging.getLogger(__name__)
 # A cgroup cannot be moved, but a directory of an ordinary tree can.
 _TREE = flags.CREATE | flags.DELETE | flags.MOVED_FROM | flags.MOVED_TO | flags.ONLYDIR
 _POD = flags.CREATE | flags.DELETE | flags.ATTRIB | flags.ONLYDIR
+_MOST_ATTRIBUTES = 100
+"""Most changes of attributes of a pod's containers in one read. inotify reports them with those of the pod itself, and
+a process that owns its container's cgroup can cause any number: they fill the queue, and other events are lost."""
 # Only for paused pods: a pod at its own memory.max would wake the daemon a hundred times a second.
 _PAUSED_POD = _POD | flags.MODIFY
 
@@ -86,6 +89,8 @@ class Changes:
     pods: dict[CgroupId, PodChange] = field(default_factory=dict)
     high: bool = False
     """A process wrote memory.high of the kubepods root, perhaps the daemon itself."""
+    noisy: set[CgroupId] = field(default_factory=set)
+    """Pods that are `Watch.noisy` from now on: the caller calls `add_pod` for them again."""
 
 
 class Watch:
@@ -100,6 +105,8 @@ class Watch:
         self._tiers: set[int] = set()
         self._pods: dict[int, CgroupId] = {}
         self._descriptors: dict[CgroupId, int] = {}
+        self.noisy: set[CgroupId] = set()
+        """Pods whose attributes are not watched any more, because there were too many changes: read their records."""
         self._high: int | None = None
         self._missed = False
         self._told = False
@@ -166,7 +173,8 @@ class Watch:
 
     def add_pod(self, cgroup: Cgroup, *, paused: bool) -> None:
         """Watch a pod's directory, and for a paused pod its files; a further call changes the watch."""
-        descriptor = self._add(cgroup, _PAUSED_POD if paused else _POD)
+        mask = _PAUSED_POD if paused else _POD
+        descriptor = self._add(cgroup, mask & ~flags.ATTRIB if cgroup.id in self.noisy else mask)
         if descriptor is not None:
             self._pods[descriptor] = cgroup.id
             self._descriptors[cgroup.id] = descriptor
@@ -174,6 +182,7 @@ class Watch:
     def drop_pod(self, cgroup: CgroupId) -> None:
         """Remove the watch of a pod; the kernel removes that of a removed cgroup."""
         descriptor = self._descriptors.pop(cgroup, None)
+        self.noisy.discard(cgroup)
         if descriptor is not None:
             self._pods.pop(descriptor, None)
             self._remove(descriptor)
@@ -181,6 +190,7 @@ class Watch:
     def read(self) -> Changes:
         """Return all changes since the last call; it never blocks."""
         changes = Changes()
+        attributes: dict[CgroupId, int] = {}
         for event in () if self._inotify is None else self._inotify.read(timeout=0):
             if event.mask & flags.Q_OVERFLOW:
                 log.warning("inotify queue overflowed; walking the tree")
@@ -197,9 +207,16 @@ class Watch:
                 pod, change = self._pods[event.wd], _classify(event.mask, event.name)
                 if change is not None:
                     changes.pods[pod] = changes.pods.get(pod, PodChange(0)) | change
+                elif event.mask & flags.ATTRIB:
+                    attributes[pod] = attributes.get(pod, 0) + 1
             elif event.mask & flags.ISDIR:
                 went = bool(event.mask & flags.DELETE)
                 changes.gone, changes.tree = changes.gone or went, changes.tree or not went
+        changes.noisy = {pod for pod, count in attributes.items() if count > _MOST_ATTRIBUTES} - self.noisy
+        for pod in changes.noisy:
+            reason = "a process keeps changing attributes of the containers' cgroups"
+            log.warning("attributes of a pod not watched any more %s", fields(cgroup=pod.path, reason=reason))
+        self.noisy |= changes.noisy
         return changes
 
     def _forget(self, descriptor: int) -> bool:
@@ -209,6 +226,7 @@ class Watch:
         pod = self._pods.pop(descriptor, None)
         if pod is not None:
             self._descriptors.pop(pod, None)
+            self.noisy.discard(pod)
         was_tier = descriptor in self._tiers
         self._tiers.discard(descriptor)
         return was_tier

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from helpers.actuating import Bench
 from helpers.daemons import NO_SACRIFICE, Start, pause_web
 from helpers.fixtures import Patch
 from helpers.nodes import S
-from helpers.trees import FakeTree, cpu_max
+from helpers.trees import FakeTree, cpu_max, pause_pod
 
 from cgpause.config.settings import PodClass
+from cgpause.core.model import Owner
 from cgpause.daemon.distress import Distress
 from cgpause.kernel.processes import ResumeReason
 
@@ -28,6 +30,19 @@ def test_a_container_that_starts_in_a_paused_pod_ends_the_pause(tree: FakeTree, 
 
     daemon.wait_for_log('reason="its containers changed"')
     assert cpu_max(pod) == "max 100000"
+
+
+def test_a_pod_that_changes_attributes_all_the_time_hides_no_container_of_others(tree: FakeTree, start: Start) -> None:
+    containers = [path for path in tree.add_pod("noisy").iterdir() if path.is_dir()]
+    pod, daemon = pause_web(tree, start)
+    for said in range(2):
+        for number in range(1000):
+            containers[number % 2].chmod(0o755)
+        daemon.wait_for_log("attributes of a pod not watched any more")
+        if said:
+            (pod / f"cri-containerd-{'c' * 64}.scope").mkdir()
+    daemon.wait_for_log('reason="its containers changed"')
+    assert daemon.log.count("attributes of a pod not watched any more") == 1
 
 
 def test_a_pod_that_loses_child_after_child_to_oom_kills_is_resumed_three_times(
@@ -67,6 +82,15 @@ def test_without_inotify_a_container_that_starts_in_a_running_pod_is_seen(bench:
     assert tracked.pod.changed_at_ns == 111 * S
     distress.scan(122 * S, unwatched=True)
     assert tracked.pod.changed_at_ns == 111 * S
+
+
+def test_the_record_of_a_pod_whose_attributes_are_not_watched_is_read(bench: Bench, distress: Distress) -> None:
+    tracked = bench.tracked("b")
+    pause_pod(Path(bench.tree.root), bench.folders["b"], Owner.MANUAL)
+    distress.scan(100 * S, unwatched=False)
+    assert tracked.pod.paused is None
+    distress.scan(101 * S, unwatched=False, noisy={tracked.pod.cgroup})
+    assert tracked.pod.paused is not None
 
 
 def test_after_lost_events_words_are_read_and_programs_looked_for_again(

@@ -225,6 +225,32 @@ def test_an_overflowed_queue_asks_for_everything(watch: Watch, pod: Cgroup, monk
     assert not watch.take_recovery(), "said once"
 
 
+@pytest.mark.parametrize("paused", [True, False])
+def test_a_process_that_owns_its_containers_cgroups_cannot_fill_the_queue(
+    watch: Watch, tier: Path, pod: Cgroup, caplog: Log, *, paused: bool
+) -> None:
+    """Two names in turn, because the kernel merges an event with an equal one before it."""
+
+    def change_attributes(times: int) -> None:
+        for number in range(times):
+            (tier / "pod" / ("container", "another")[number % 2]).chmod(0o755)
+
+    (tier / "pod" / "another").mkdir()
+    watch.add_pod(pod, paused=paused)
+    change_attributes(100)
+    assert watch.read() == Changes()
+    change_attributes(101)
+    assert watch.read() == Changes(noisy={pod.id})
+    assert "attributes of a pod not watched any more cgroup=tier/pod" in caplog.text
+    watch.add_pod(pod, paused=paused)
+    change_attributes(200)
+    os.setxattr(tier / "pod", "user.cgpause", b"x")
+    (tier / "pod" / "third").mkdir()
+    assert watch.read() == Changes(pods={pod.id: PodChange.CONTAINERS})
+    watch.drop_pod(pod.id)
+    assert watch.noisy == set()
+
+
 def test_what_was_told_before_the_queue_overflowed_is_not_forgotten(
     watch: Watch, pod: Cgroup, monkeypatch: Patch
 ) -> None:
