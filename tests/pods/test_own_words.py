@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -282,3 +283,39 @@ def test_a_process_that_keeps_its_lock_holds_up_the_word_of_its_own_pod_only(
         wait_until(lambda: heard(*[pod.name for pod in others]), "the words of the others")
         assert hung.name not in found
     wait_until(lambda: heard(hung.name), "the word of the pod whose process has gone on")
+
+
+def test_when_too_many_pods_hold_up_their_reading_the_log_says_so_once(
+    fake: FakeTree, start_process: Start, thread: OwnWordsThread, monkeypatch: Patch, caplog: Log
+) -> None:
+    monkeypatch.setattr("cgpause.pods.own_words._PATIENCE_S", 0.05)
+    monkeypatch.setattr("cgpause.pods.own_words._MOST_HELD_UP", 1)
+    pods = [fake.add_pod(f"pod-{number}") for number in range(3)]
+    for pod in pods:
+        for folder in containers(pod):
+            put(folder, start_process({"CGPAUSE": "protect"}))
+    lock, read, hung = threading.Lock(), ContainerWords.read, {pod.name for pod in pods[:2]}
+
+    def read_waiting(words: ContainerWords, pod: Cgroup) -> OwnWord | None:
+        if os.path.basename(pod.path) in hung:
+            with lock:
+                pass
+        return read(words, pod)
+
+    monkeypatch.setattr(ContainerWords, "read", read_waiting)
+    found: set[str] = set()
+
+    def heard() -> set[str]:
+        found.update(os.path.basename(key.path) for key in thread.take())
+        return found
+
+    said = 'own words of pods not read error="the processes of 2 pods hang in the kernel"'
+    with lock:
+        for pod in pods:
+            with opened(fake, pod) as cgroup:
+                assert thread.request(cgroup)
+        wait_until(lambda: not heard() and said in caplog.text, "the second pod to hold up its reading")
+        time.sleep(0.1)
+        assert heard() == set()
+        assert caplog.text.count(said) == 1
+    wait_until(lambda: heard() == {pod.name for pod in pods}, "all words, once the processes have gone on")
