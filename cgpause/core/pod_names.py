@@ -55,6 +55,8 @@ class Names:
     """UID → name."""
     containers: dict[str, str]
     """Container id → container name; sandboxes have no log and are not in it."""
+    ambiguous: frozenset[str] = frozenset()
+    """UIDs with folders of several names: it is unknown which one is kubelet's."""
 
 
 def parse_pod_log_dir(entry: str) -> tuple[str, PodName] | None:

@@ -95,12 +95,13 @@ class Distress:
     def scan(self, at_ns: int, *, unwatched: bool, noisy: Collection[CgroupId] = ()) -> None:
         """Check the paused pods, once a second, for distress that no event reports; without inotify, for all distress.
 
-        Also read damaged records again once their retry is due, and those that inotify does not watch: of `noisy` pods,
-        and without inotify of all.
+        Also read damaged records again once their retry is due, without inotify all records, and the records and marks
+        of `noisy` pods (`Watch.noisy`).
         """
         if at_ns < self._scan_at_ns:
             return
         self._scan_at_ns = at_ns + NS_PER_S
+        self._read_noisy(noisy, at_ns)
         if self._missed and at_ns >= self._make_up_at_ns:
             self._missed, self._make_up_at_ns, unwatched = False, at_ns + _MISSED_NS, True
             for tracked in self._tree.pods.values():
@@ -108,8 +109,7 @@ class Distress:
                 self._tree.request_word_again(tracked)
                 self._tree.programs.assume(tracked)
         for tracked in self._tree.pods.values():
-            retries = tracked.damaged and at_ns >= tracked.record_retry_at_ns
-            if unwatched or retries or tracked.pod.cgroup in noisy:
+            if unwatched or (tracked.damaged and at_ns >= tracked.record_retry_at_ns):
                 self._actuator.read_record(tracked)
             paused = tracked.pod.paused
             if paused is None and not unwatched:
@@ -134,6 +134,14 @@ class Distress:
             if unwatched:
                 self._actuator.answer_drift(tracked, self._tree.config)
                 self.check_oom(tracked, at_ns)
+
+    def _read_noisy(self, noisy: Collection[CgroupId], at_ns: int) -> None:
+        for key in noisy:
+            tracked = self._tree.pods.get(key)
+            if tracked is not None:
+                if self._tree.is_marked_otherwise(tracked):
+                    self._tree.update_facts(tracked, at_ns)
+                self._actuator.read_record(tracked)
 
     def _is_refusing(self, tracked: TrackedPod, since_ns: int, at_ns: int) -> bool:
         """Return True if connections to a paused pod that started lately were refused: it may become a service."""

@@ -126,7 +126,7 @@ class Intake:
     def sleep_ns(self, headroom: Headroom, at_ns: int) -> int | None:
         """Return how long the daemon may sleep and rely on the kernel to wake it; None if it cannot rely on that."""
         sleep_ns = self.brake.sleep_ns(headroom) if self.psi.on_kubepods else None
-        if sleep_ns is None or self.tree.programs.must_look:
+        if sleep_ns is None or self.tree.programs.must_look or self.watch.noisy:
             return None
         lately_ns = max(at_ns - _AWAKE_NS, 0)
         for tracked in self.tree.pods.values():

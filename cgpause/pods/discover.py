@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 
 from cgpause.core.cgroup_names import CgroupDriver, pod_uid, root_driver, tier_class
@@ -85,17 +84,6 @@ def find_kubepods(root: str, current: Cgroup | None = None) -> tuple[Cgroup, Cgr
         if loser is not None and loser is not current:
             loser.close()
     return None if best is None else best[1:]
-
-
-def has_rival(root: str, current: Cgroup) -> bool:
-    """Whether a process runs in another kubepods root than `current`: kubelet's cgroup driver may have been changed."""
-    with suppress(CgpauseError):  # unknown; the next refresh asks again
-        for path, _ in kubepods_roots(root):
-            if path != current.id.path:
-                with Cgroup(root, path) as other:
-                    if is_populated(other):
-                        return True
-    return False
 
 
 def paused_cgroups(root: str, on_error: OnError, *, but: str | None = None) -> Iterator[tuple[PodCgroup, Cgroup]]:

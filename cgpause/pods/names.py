@@ -15,11 +15,12 @@ def read_names(log_dir: str) -> Names:
     for uid, name in filter(None, map(parse_pod_log_dir, _entries(os.path.join(log_dir, "pods")))):
         if pods.setdefault(uid, name) != name:
             ambiguous.add(uid)
-    for uid in ambiguous:  # kubelet creates one folder per pod; it is unknown which one is kubelet's
+    for uid in ambiguous:  # kubelet creates one folder per pod
         del pods[uid]
     return Names(
         pods=pods,
         containers=dict(filter(None, map(parse_container_log, _entries(os.path.join(log_dir, "containers"))))),
+        ambiguous=frozenset(ambiguous),
     )
 
 

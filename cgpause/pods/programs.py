@@ -75,7 +75,8 @@ class Programs:
                 critical.append(tracked)
         self._look_at_ns = min((tracked.look_at_ns for tracked in self._pods.values()), default=0)
         self.must_look = any(
-            tracked.expects_program or (tracked.needs_limit and at_ns < tracked.pod.spared_until_ns)
+            tracked.expects_program
+            or (tracked.needs_limit and tracked.look_at_ns <= at_ns < tracked.pod.spared_until_ns)
             for tracked in self._pods.values()
         )
         return critical

@@ -23,7 +23,7 @@ from cgpause.core.pod_names import Names, workload_of
 from cgpause.kernel.cgroupfs import Cgroup, DryCgroup
 from cgpause.kernel.environment import strongest
 from cgpause.kernel.logfmt import fields
-from cgpause.pods.discover import PodCgroup, find_kubepods, has_rival, is_populated, list_pods, paused_cgroups
+from cgpause.pods.discover import PodCgroup, find_kubepods, is_populated, list_pods, paused_cgroups
 from cgpause.pods.names import read_names
 from cgpause.pods.own_pod import holds_us, own_pod_uid
 from cgpause.pods.own_words import OwnWords
@@ -76,8 +76,6 @@ class PodTree:
         self.programs = Programs(self.pods, self.classifier)
         self.words = words or OwnWords(root)
         self._refreshed = False
-        self._has_rival = False
-        """Whether processes ran in another kubepods root, too, when facts were last read."""
         self._complained: set[CgroupId] = set()
         self._own_uid = own_pod_uid()
 
@@ -86,10 +84,8 @@ class PodTree:
         return (DryCgroup if self.dry_run else Cgroup)(self.root, path)
 
     def is_in_use(self) -> bool:
-        """Return whether only this tree has pods and processes in them; otherwise it may be the wrong one of two."""
-        if self.kubepods is None or self._has_rival or not self.pods:
-            return False
-        return is_populated(self.kubepods) is True
+        """Return whether there are pods and processes in them; a tree without may be the wrong one of two."""
+        return self.kubepods is not None and bool(self.pods) and is_populated(self.kubepods) is True
 
     def close(self) -> None:
         """Forget all pods and close all descriptors."""
@@ -110,7 +106,7 @@ class PodTree:
         is resumed or gone. It is protected, so the next decision ends a pause by the daemon.
         """
         # Sorted, so that pods with equal use are ranked the same way in every run.
-        found = {pod.cgroup: pod for pod in sorted(self._discover(facts=facts), key=lambda pod: pod.cgroup)}
+        found = {pod.cgroup: pod for pod in sorted(self._discover(), key=lambda pod: pod.cgroup)}
         self._complained &= found.keys()
         elsewhere = [] if self._refreshed else self._paused_elsewhere()
         left_behind = {pod.cgroup for pod in elsewhere} | {
@@ -128,9 +124,7 @@ class PodTree:
             left.close()
         new = [pod for key, pod in found.items() if key not in self.pods]
         if new or any(tracked.pod.name is None for tracked in self.pods.values()):
-            names = self.read_names()
-            if names.pods or not self.names.pods:  # an unmounted or broken disk must not take all pods their names
-                self.names = names
+            self.names = self._with_known_names(self.read_names())
         appeared = list(filter(None, (self._track(pod) for pod in new)))
         for tracked in appeared:
             tracked.signs.seen_ns = at_ns
@@ -154,6 +148,14 @@ class PodTree:
         self.classifier.check_listening(self.pods.values(), at_ns)
         self._refreshed = True
         return appeared, gone
+
+    def _with_known_names(self, names: Names) -> Names:
+        """Return the names with those that were known before of pods that have no log folder now.
+
+        An unmounted or broken disk must not take the pods their names: where rules name pods, all pauses would end.
+        """
+        uids = {tracked.pod.uid for tracked in self.pods.values()} - names.ambiguous
+        return replace(names, pods={**{u: name for u, name in self.names.pods.items() if u in uids}, **names.pods})
 
     @property
     def own_pod(self) -> TrackedPod | None:
@@ -325,13 +327,11 @@ class PodTree:
         in_use = None if self.kubepods is None else self.kubepods.id.path
         return [pod for pod, _ in paused_cgroups(self.root, lambda *_: None, but=in_use)]
 
-    def _discover(self, *, facts: bool) -> list[PodCgroup]:
+    def _discover(self) -> list[PodCgroup]:
         if self.kubepods is not None and not self.kubepods.exists():
             self.kubepods.close()
             self.kubepods = None
-        if facts:
-            self._has_rival = self.kubepods is not None and has_rival(self.root, self.kubepods)
-        # An unused tree was perhaps made before the other one was used, or kubelet has left it, some pods perhaps not.
+        # An unused tree was perhaps made before the other one was used, or kubelet has left it.
         if not self.is_in_use():
             before = self.kubepods
             self.kubepods, self.driver = find_kubepods(self.root, before) or (None, None)

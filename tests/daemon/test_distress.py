@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from helpers.actuating import Bench
 from helpers.daemons import NO_SACRIFICE, Start, pause_web
 from helpers.fixtures import Patch
 from helpers.nodes import S
-from helpers.trees import FakeTree, cpu_max, pause_pod
+from helpers.trees import FakeTree, cpu_max, pause_pod, wait_until
 
 from cgpause.config.settings import PodClass
 from cgpause.core.model import Owner
@@ -35,14 +36,18 @@ def test_a_container_that_starts_in_a_paused_pod_ends_the_pause(tree: FakeTree, 
 def test_a_pod_that_changes_attributes_all_the_time_hides_no_container_of_others(tree: FakeTree, start: Start) -> None:
     containers = [path for path in tree.add_pod("noisy").iterdir() if path.is_dir()]
     pod, daemon = pause_web(tree, start)
-    for said in range(2):
+    said = "attributes of a pod not watched any more"
+
+    def flood() -> bool:
         for number in range(1000):
             containers[number % 2].chmod(0o755)
-        daemon.wait_for_log("attributes of a pod not watched any more")
-        if said:
-            (pod / f"cri-containerd-{'c' * 64}.scope").mkdir()
+        return said in daemon.log
+
+    wait_until(flood, said)
+    flood()
+    (pod / f"cri-containerd-{'c' * 64}.scope").mkdir()
     daemon.wait_for_log('reason="its containers changed"')
-    assert daemon.log.count("attributes of a pod not watched any more") == 1
+    assert daemon.log.count(said) == 1
 
 
 def test_a_pod_that_loses_child_after_child_to_oom_kills_is_resumed_three_times(
@@ -91,6 +96,9 @@ def test_the_record_of_a_pod_whose_attributes_are_not_watched_is_read(bench: Ben
     assert tracked.pod.paused is None
     distress.scan(101 * S, unwatched=False, noisy={tracked.pod.cgroup})
     assert tracked.pod.paused is not None
+    os.setxattr(bench.folders["b"], "user.cgpause.protect", b"1")
+    distress.scan(102 * S, unwatched=False, noisy={tracked.pod.cgroup})
+    assert tracked.pod.protected is not None, "an operator's mark counts as soon"
 
 
 def test_after_lost_events_words_are_read_and_programs_looked_for_again(

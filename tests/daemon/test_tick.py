@@ -209,7 +209,7 @@ def test_a_daemon_that_sleeps_while_memory_is_tight_plans_its_next_sample() -> N
 
 def intake_of(bench: Bench, times: RefreshTimes) -> Intake:
     """Return an intake whose brake could let the daemon sleep for 30 s."""
-    part: Any = SimpleNamespace(answer_drift=quiet, on_kubepods=True, sleep_ns=lambda _: 30 * S)
+    part: Any = SimpleNamespace(answer_drift=quiet, on_kubepods=True, sleep_ns=lambda _: 30 * S, noisy=set())
     follower: Any = SimpleNamespace(times=times)
     distress = Distress(bench.tree, bench.actuator)
     return Intake(bench.tree, follower, part, part, bench.actuator, part, distress)
@@ -240,6 +240,9 @@ def test_the_daemon_does_not_sleep_for_a_minute_after_a_container_has_started(
     if at_ns > 1000 * S:
         tracked.pod = replace(tracked.pod, changed_at_ns=1060 * S)
     assert intake.sleep_ns(Headroom(1000, 500, None, 0), at_ns) == sleep_ns
+    intake.watch.noisy.add(tracked.cgroup.id)
+    assert intake.sleep_ns(Headroom(1000, 500, None, 0), at_ns) is None, "its record is read once a second"
+    intake.watch.noisy.clear()
     bench.tree.programs.must_look = True
     assert intake.sleep_ns(Headroom(1000, 500, None, 0), at_ns) is None, "its start is no event"
 

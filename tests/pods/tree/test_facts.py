@@ -204,6 +204,25 @@ def test_a_look_while_a_pod_is_spared_leaves_its_limit_to_the_next_one(
     assert (limit_of(tree), tree.programs.must_look) == (20 * MIB, False)
 
 
+def test_a_pod_without_a_limit_that_is_spared_later_needs_no_look(
+    fake: FakeTree, tree: PodTree, monkeypatch: Patch
+) -> None:
+    """Otherwise the daemon would look at each sample for ever: no later look changes it back."""
+    monkeypatch.setattr(programs, "look_inside", lambda _: Inside(runtime=False, program=True))
+    fake.add_pod("old", memory_max="max")
+    tree.refresh(0)
+    (old,) = tree.pods.values()
+    tree.look_for_programs(20 * S)
+    new = fake.add_pod("new", memory_max="1000")
+    set_limit(new, "1000")
+    tree.refresh(21 * S)
+    old.spare(60 * S)
+    for at_s in (22, 40):
+        tree.look_for_programs(at_s * S)
+        assert old.needs_limit
+        assert not tree.programs.must_look
+
+
 def test_a_limit_that_cannot_be_read_stays(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
     monkeypatch.setattr(programs, "look_inside", lambda _: Inside(runtime=False, program=True))
     pod = fake.add_pod("web", current=2 * MIB, memory_max=str(90 * MIB))

@@ -22,7 +22,6 @@ from helpers.trees import (
     pause_pod,
     wait_until,
 )
-from lab.bed.kubepods import make_uid
 
 from cgpause.config.settings import Config
 from cgpause.core.cgroup_names import CgroupDriver
@@ -298,46 +297,31 @@ def test_an_empty_tree_beside_the_one_in_use_is_never_taken_for_it(fake: FakeTre
     assert tree.kubepods.exists()
 
 
-def test_the_tree_with_more_pods_is_followed_although_a_process_is_left_in_the_other(
-    fake: FakeTree, tree: PodTree
-) -> None:
-    """kubelet's cgroup driver was changed, and a pod with a long grace period is still ending in the old tree."""
-    pause_pod(fake.root, fake.add_pod("old"))
-    tree.refresh(0)
-    take_in(tree)
-    other = other_tree(fake, populated=False)
-    for number in range(2):
-        (other / "burstable" / f"pod{make_uid('new', number)}").mkdir()
-    tree.refresh(S)
-    assert (labels(tree), tree.is_in_use()) == ({"default/old"}, True)
-    (other / "cgroup.events").write_text("populated 1\n")
-    tree.refresh(2 * S, facts=False)
-    assert labels(tree) == {"default/old"}, "one look a minute is enough"
-    tree.refresh(3 * S)
-    assert tree.kubepods is not None
-    assert (tree.kubepods.id.path, len(tree.pods), tree.is_in_use()) == ("kubepods", 3, False)
-    assert [t.pod.protected for t in tree.pods.values() if t.pod.name == "old"] == [
-        "kubelet uses another kubepods tree now"
-    ]
-    (fake.kubepods / "cgroup.events").write_text("populated 0\n")
-    tree.refresh(4 * S)
-    assert tree.is_in_use()
-
-
 @pytest.mark.parametrize("error", [None, errno.EIO])
 def test_a_log_folder_that_is_gone_or_broken_takes_no_pod_its_name(
     fake: FakeTree, tree: PodTree, monkeypatch: Patch, error: int | None
 ) -> None:
-    """Without a name every pod would be protected where rules name pods, and all pauses would end on a full node."""
     fake.add_pod("web")
     tree.refresh(0)
-    fake.add_pod("new")
     if error is None:
-        shutil.rmtree(fake.log_dir)
+        (fake.log_dir / "pods").rename(
+            fake.folder / "away"
+        )  # unmounted: kubelet makes the folder of the next pod below
     else:
         monkeypatch.setattr("cgpause.pods.names.os.listdir", failing(OSError(error, os.strerror(error))))
+    fake.add_pod("new")
     tree.refresh(S)
-    assert {tracked.pod.name for tracked in tree.pods.values()} == {"web", None}
+    assert {tracked.pod.name for tracked in tree.pods.values()} == {"web", "new" if error is None else None}
+
+
+def test_a_pod_with_folders_of_two_names_loses_the_one_it_had(fake: FakeTree, tree: PodTree) -> None:
+    fake.add_pod("web")
+    (tracked,) = tree.refresh(0)[0]
+    assert tracked.pod.name == "web"
+    (fake.log_dir / "pods" / f"default_other_{tracked.pod.uid}").mkdir()
+    fake.add_pod("new")
+    tree.refresh(S)
+    assert tracked.pod.name is None
 
 
 def test_the_tree_in_use_stays_open_while_others_cannot_be_looked_for(
