@@ -7,13 +7,12 @@ does not work.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
 from dataclasses import replace
 
 from cgpause.config.settings import PodClass
 from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import CgpauseError
-from cgpause.core.model import CgroupId, Mechanism, Owner, PauseRecord
+from cgpause.core.model import Mechanism, Owner, PauseRecord
 from cgpause.core.parse import parse_flat_keyed
 from cgpause.daemon.actuate import Actuator
 from cgpause.kernel.listening import refused_connections
@@ -92,16 +91,14 @@ class Distress:
         tracked.pod = replace(tracked.pod, distress=why)
         return True
 
-    def scan(self, at_ns: int, *, unwatched: bool, noisy: Collection[CgroupId] = ()) -> None:
+    def scan(self, at_ns: int, *, unwatched: bool) -> None:
         """Check the paused pods, once a second, for distress that no event reports; without inotify, for all distress.
 
-        Also read damaged records again once their retry is due, without inotify all records, and the records and marks
-        of `noisy` pods (`Watch.noisy`).
+        Also read damaged records again once their retry is due; without inotify, all records.
         """
         if at_ns < self._scan_at_ns:
             return
         self._scan_at_ns = at_ns + NS_PER_S
-        self._read_noisy(noisy, at_ns)
         if self._missed and at_ns >= self._make_up_at_ns:
             self._missed, self._make_up_at_ns, unwatched = False, at_ns + _MISSED_NS, True
             for tracked in self._tree.pods.values():
@@ -134,14 +131,6 @@ class Distress:
             if unwatched:
                 self._actuator.answer_drift(tracked, self._tree.config)
                 self.check_oom(tracked, at_ns)
-
-    def _read_noisy(self, noisy: Collection[CgroupId], at_ns: int) -> None:
-        for key in noisy:
-            tracked = self._tree.pods.get(key)
-            if tracked is not None:
-                if self._tree.is_marked_otherwise(tracked):
-                    self._tree.update_facts(tracked, at_ns)
-                self._actuator.read_record(tracked)
 
     def _is_refusing(self, tracked: TrackedPod, since_ns: int, at_ns: int) -> bool:
         """Return True if connections to a paused pod that started lately were refused: it may become a service."""

@@ -136,7 +136,7 @@ class Loop:
         """Take a sample, decide, act, and plan the next sample."""
         config = self.intake.tree.config
         was_tight, details_due = self.schedule.tight, at_ns >= self._details_at_ns
-        self.intake.distress.scan(at_ns, unwatched=self.intake.watch.degraded, noisy=self.intake.watch.noisy)
+        self.intake.distress.scan(at_ns, unwatched=self.intake.watch.degraded)
         try:
             # Pods without a program do not count, so memory may seem plentiful: look for their programs.
             look = was_tight or self.intake.tree.programs.must_look

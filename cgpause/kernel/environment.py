@@ -53,8 +53,8 @@ class ContainerWords:
             CgpauseError: the pod cannot be listed.
         """
         found = []
-        self.is_complete = True
         new = [name for name, _ in pod.children(most=MOST_BELOW) if name not in self._read and not is_monitor(name)]
+        self.is_complete = len(new) <= _MOST_CONTAINERS
         for name in new[:_MOST_CONTAINERS]:
             try:
                 environ = _first_environ(pod, name)
@@ -67,7 +67,6 @@ class ContainerWords:
                 found.append(_word(environ))
             else:
                 self.is_complete = False
-        self.is_complete = self.is_complete and len(new) <= _MOST_CONTAINERS
         return strongest(*found)
 
 

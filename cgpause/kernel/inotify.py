@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import Flag, auto
 from types import ModuleType
 
+from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import CgroupId
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.logfmt import fields
@@ -89,8 +90,6 @@ class Changes:
     pods: dict[CgroupId, PodChange] = field(default_factory=dict)
     high: bool = False
     """A process wrote memory.high of the kubepods root, perhaps the daemon itself."""
-    noisy: set[CgroupId] = field(default_factory=set)
-    """Pods that are `Watch.noisy` from now on: the caller calls `add_pod` for them again."""
 
 
 class Watch:
@@ -103,10 +102,12 @@ class Watch:
         self._epoll = epoll
         self._inotify: INotify | None = None
         self._tiers: set[int] = set()
-        self._pods: dict[int, CgroupId] = {}
+        self._pods: dict[int, tuple[Cgroup, bool]] = {}
+        """Each watched pod, and whether it is paused."""
         self._descriptors: dict[CgroupId, int] = {}
         self.noisy: set[CgroupId] = set()
-        """Pods whose attributes are not watched any more, because there were too many changes: read their records."""
+        """Pods whose attributes are not watched any more, because there were too many changes."""
+        self._noisy_at_ns = 0
         self._high: int | None = None
         self._missed = False
         self._told = False
@@ -176,7 +177,7 @@ class Watch:
         mask = _PAUSED_POD if paused else _POD
         descriptor = self._add(cgroup, mask & ~flags.ATTRIB if cgroup.id in self.noisy else mask)
         if descriptor is not None:
-            self._pods[descriptor] = cgroup.id
+            self._pods[descriptor] = cgroup, paused
             self._descriptors[cgroup.id] = descriptor
 
     def drop_pod(self, cgroup: CgroupId) -> None:
@@ -190,7 +191,7 @@ class Watch:
     def read(self) -> Changes:
         """Return all changes since the last call; it never blocks."""
         changes = Changes()
-        attributes: dict[CgroupId, int] = {}
+        attributes: dict[int, int] = {}
         for event in () if self._inotify is None else self._inotify.read(timeout=0):
             if event.mask & flags.Q_OVERFLOW:
                 log.warning("inotify queue overflowed; walking the tree")
@@ -204,27 +205,41 @@ class Watch:
             elif event.wd == self._high:
                 changes.high = True
             elif event.wd in self._pods:
-                pod, change = self._pods[event.wd], _classify(event.mask, event.name)
+                pod, change = self._pods[event.wd][0].id, _classify(event.mask, event.name)
                 if change is not None:
                     changes.pods[pod] = changes.pods.get(pod, PodChange(0)) | change
                 elif event.mask & flags.ATTRIB:
-                    attributes[pod] = attributes.get(pod, 0) + 1
+                    attributes[event.wd] = attributes.get(event.wd, 0) + 1
             elif event.mask & flags.ISDIR:
                 went = bool(event.mask & flags.DELETE)
                 changes.gone, changes.tree = changes.gone or went, changes.tree or not went
-        changes.noisy = {pod for pod, count in attributes.items() if count > _MOST_ATTRIBUTES} - self.noisy
-        for pod in changes.noisy:
-            reason = "a process keeps changing attributes of the containers' cgroups"
-            log.warning("attributes of a pod not watched any more %s", fields(cgroup=pod.path, reason=reason))
-        self.noisy |= changes.noisy
+        for descriptor, count in attributes.items():
+            if count > _MOST_ATTRIBUTES and descriptor in self._pods:
+                self._ignore_attributes(descriptor)
         return changes
+
+    def take_noisy(self, at_ns: int) -> set[CgroupId]:
+        """Return the `noisy` pods, at most once a second: their records and marks may have changed."""
+        if not self.noisy or at_ns < self._noisy_at_ns:
+            return set()
+        self._noisy_at_ns = at_ns + NS_PER_S
+        return set(self.noisy)
+
+    def _ignore_attributes(self, descriptor: int) -> None:
+        pod, paused = self._pods[descriptor]
+        if pod.id not in self.noisy:
+            reason = "a process keeps changing attributes of the containers' cgroups"
+            log.warning("attributes of a pod not watched any more %s", fields(cgroup=pod.id.path, reason=reason))
+            self.noisy.add(pod.id)
+            self.add_pod(pod, paused=paused)
 
     def _forget(self, descriptor: int) -> bool:
         """Forget the watch of a removed cgroup; return True if it was a tier."""
         if descriptor == self._high:
             self._high = None
-        pod = self._pods.pop(descriptor, None)
-        if pod is not None:
+        watched = self._pods.pop(descriptor, None)
+        if watched is not None:
+            pod = watched[0].id
             self._descriptors.pop(pod, None)
             self.noisy.discard(pod)
         was_tier = descriptor in self._tiers

@@ -121,17 +121,16 @@ class OwnWordsThread(OwnWords):
     def take(self) -> dict[CgroupId, OwnWord]:
         """Return the words found since the last call; start another thread if a pod holds up the present one."""
         with self._lock:
-            reading, now_s = self._reading, time.monotonic()
-            is_late = reading is not None and now_s - reading.since_s > _PATIENCE_S
-            if reading is not None and is_late and len(self._held_up) < _MOST_HELD_UP:
+            reading = self._reading
+            if reading is None or time.monotonic() - reading.since_s <= _PATIENCE_S:
+                self._is_told = False
+            elif len(self._held_up) < _MOST_HELD_UP:
                 self._leave_behind(reading.key)
-            elif is_late and not self._is_told:
+            elif not self._is_told:
                 self._is_told = True
                 error = f"the processes of {len(self._held_up) + 1} pods hang in the kernel"
                 advice = "the words of pods that start now do not count: use rules, or delete those pods"
                 log.warning("own words of pods not read %s", fields(error=error, advice=advice))
-            elif not is_late:
-                self._is_told = False
         return self._found_now()
 
     def _leave_behind(self, key: CgroupId) -> None:

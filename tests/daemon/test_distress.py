@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from helpers.actuating import Bench
 from helpers.daemons import NO_SACRIFICE, Start, pause_web
 from helpers.fixtures import Patch
 from helpers.nodes import S
-from helpers.trees import FakeTree, cpu_max, pause_pod, wait_until
+from helpers.trees import FakeTree, cpu_max, wait_until
 
 from cgpause.config.settings import PodClass
-from cgpause.core.model import Owner
 from cgpause.daemon.distress import Distress
 from cgpause.kernel.processes import ResumeReason
 
@@ -87,18 +84,6 @@ def test_without_inotify_a_container_that_starts_in_a_running_pod_is_seen(bench:
     assert tracked.pod.changed_at_ns == 111 * S
     distress.scan(122 * S, unwatched=True)
     assert tracked.pod.changed_at_ns == 111 * S
-
-
-def test_the_record_of_a_pod_whose_attributes_are_not_watched_is_read(bench: Bench, distress: Distress) -> None:
-    tracked = bench.tracked("b")
-    pause_pod(Path(bench.tree.root), bench.folders["b"], Owner.MANUAL)
-    distress.scan(100 * S, unwatched=False)
-    assert tracked.pod.paused is None
-    distress.scan(101 * S, unwatched=False, noisy={tracked.pod.cgroup})
-    assert tracked.pod.paused is not None
-    os.setxattr(bench.folders["b"], "user.cgpause.protect", b"1")
-    distress.scan(102 * S, unwatched=False, noisy={tracked.pod.cgroup})
-    assert tracked.pod.protected is not None, "an operator's mark counts as soon"
 
 
 def test_after_lost_events_words_are_read_and_programs_looked_for_again(

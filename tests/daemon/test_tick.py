@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import select
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,9 +16,10 @@ import pytest
 from helpers.actuating import Bench
 from helpers.fixtures import Patch
 from helpers.nodes import S, pod, sample
+from helpers.trees import pause_pod
 
 from cgpause.config.settings import Config, MemoryHighConfig
-from cgpause.core.model import Ended, Headroom, PodUsage, Sample
+from cgpause.core.model import Ended, Headroom, Owner, PodUsage, Sample
 from cgpause.core.parse import MemInfo
 from cgpause.core.pod_names import Names
 from cgpause.daemon import intake as intake_module
@@ -209,7 +212,8 @@ def test_a_daemon_that_sleeps_while_memory_is_tight_plans_its_next_sample() -> N
 
 def intake_of(bench: Bench, times: RefreshTimes) -> Intake:
     """Return an intake whose brake could let the daemon sleep for 30 s."""
-    part: Any = SimpleNamespace(answer_drift=quiet, on_kubepods=True, sleep_ns=lambda _: 30 * S, noisy=set())
+    part: Any = SimpleNamespace(answer_drift=quiet, on_kubepods=True, sleep_ns=lambda _: 30 * S)
+    part.noisy, part.take_noisy = set(), lambda _: part.noisy
     follower: Any = SimpleNamespace(times=times)
     distress = Distress(bench.tree, bench.actuator)
     return Intake(bench.tree, follower, part, part, bench.actuator, part, distress)
@@ -245,6 +249,22 @@ def test_the_daemon_does_not_sleep_for_a_minute_after_a_container_has_started(
     intake.watch.noisy.clear()
     bench.tree.programs.must_look = True
     assert intake.sleep_ns(Headroom(1000, 500, None, 0), at_ns) is None, "its start is no event"
+
+
+def test_record_and_marks_of_a_pod_whose_attributes_are_not_watched_are_read(bench: Bench) -> None:
+    tracked, times = bench.tracked("b"), RefreshTimes()
+    times.due_ns = 900 * S
+    intake = intake_of(bench, times)
+    pause_pod(Path(bench.tree.root), bench.folders["b"], Owner.MANUAL)
+    intake.take_in(Changes(), Schedule(), None, 5 * S)
+    assert tracked.pod.paused is None
+    intake.watch.noisy.add(tracked.cgroup.id)
+    schedule, _ = intake.take_in(Changes(), Schedule(asleep=True), None, 6 * S)
+    assert tracked.pod.paused is not None
+    assert not schedule.asleep
+    os.setxattr(bench.folders["b"], "user.cgpause.protect", b"1")
+    intake.take_in(Changes(), Schedule(), None, 7 * S)
+    assert tracked.pod.protected is not None, "an operator's mark counts as soon"
 
 
 def test_the_limit_of_a_pod_is_read_again_when_it_gets_a_container(bench: Bench) -> None:

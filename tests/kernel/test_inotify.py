@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from helpers.fixtures import Log, Patch
+from helpers.nodes import S
 from helpers.refusals import refusing
 from inotify_simple import Event, INotify, flags
 
@@ -239,14 +240,18 @@ def test_a_process_that_owns_its_containers_cgroups_cannot_fill_the_queue(
     watch.add_pod(pod, paused=paused)
     change_attributes(100)
     assert watch.read() == Changes()
+    assert watch.take_noisy(S) == set()
     change_attributes(101)
-    assert watch.read() == Changes(noisy={pod.id})
+    assert watch.read() == Changes()
     assert "attributes of a pod not watched any more cgroup=tier/pod" in caplog.text
-    watch.add_pod(pod, paused=paused)
+    assert [watch.take_noisy(at_ns) for at_ns in (S, 2 * S - 1, 2 * S)] == [{pod.id}, set(), {pod.id}]
     change_attributes(200)
     os.setxattr(tier / "pod", "user.cgpause", b"x")
     (tier / "pod" / "third").mkdir()
     assert watch.read() == Changes(pods={pod.id: PodChange.CONTAINERS})
+    watch.add_pod(pod, paused=not paused)
+    change_attributes(200)
+    assert watch.read() == Changes()
     watch.drop_pod(pod.id)
     assert watch.noisy == set()
 
