@@ -176,6 +176,7 @@ def validate(results: Results) -> dict[str, Any]:
         "setting": SETTING,
         "where": sorted({f"Linux {boot.kernel}, {boot.machine}" for boot in boots}),
         "costs": asdict(costs),
+        "simulations": RUNS,
         "cells": cells,
     }
 
