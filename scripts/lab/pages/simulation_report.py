@@ -56,8 +56,8 @@ def render(results: dict[str, Any]) -> str:
         "policies themselves, on nodes, containers, kernel and kubelet that are modelled in virtual time. Here it runs",
         f"the {trials} trials of [evaluation.md](evaluation.md) that end at kubepods' limit: the same jobs",
         "with the same allocations, the same admission and back-off, the same configuration of the daemon.",
-        f"Each trial is simulated {run['simulations']} times, with containers that take 0.1 % longer to make each time,",
-        "and the mean counts: the first kill decides all later ones, so one simulation is a matter of chance.",
+        f"Each trial is simulated {run['simulations']} times, and each time containers take 0.1 % longer to make.",
+        "The mean counts: the first kill decides all later ones, so one simulation is a matter of chance.",
         "",
         f"**{'Not within' if far else 'Within'} {percent(BAR)} on restarts and total time, summed over all loads"
         + (": " + "; ".join(far) if far else "")
