@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from operator import itemgetter
+from typing import NoReturn
 
 from cgpause.core.cgroup_names import CgroupDriver, pod_uid, root_driver, tier_class
 from cgpause.core.errors import CgpauseError, CgroupGoneError
@@ -30,7 +33,21 @@ OnError = Callable[[str, CgpauseError], None]
 """Called with the path of a cgroup that exists but cannot be listed, and with the error."""
 
 
-def kubepods_roots(root: str, on_error: OnError | None = None) -> list[tuple[str, CgroupDriver]]:
+def _fail(_path: str, error: CgpauseError) -> NoReturn:
+    raise error
+
+
+@contextmanager
+def _reporting(path: str, on_error: OnError) -> Iterator[None]:
+    """Call `on_error` if the block cannot read the cgroup at `path`; the block also ends if the cgroup is gone."""
+    try:
+        with suppress(CgroupGoneError):
+            yield
+    except CgpauseError as e:
+        on_error(path, e)
+
+
+def kubepods_roots(root: str, on_error: OnError = lambda *_: None) -> list[tuple[str, CgroupDriver]]:
     """Return path (relative to `root`) and driver of each cgroup named like a kubepods root, up to two levels deep."""
     found = []
     with Cgroup(root, "") as top:
@@ -39,16 +56,9 @@ def kubepods_roots(root: str, on_error: OnError | None = None) -> list[tuple[str
             if driver is not None:
                 found.append((name, driver))
                 continue
-            try:
-                with top.child(name) as middle:
-                    inner = [(os.path.join(name, n), root_driver(n)) for n, _ in middle.children()]
-            except CgroupGoneError:
-                continue
-            except CgpauseError as e:
-                if on_error is not None:
-                    on_error(name, e)
-                continue
-            found += [(path, driver) for path, driver in inner if driver is not None]
+            with _reporting(name, on_error), top.child(name) as middle:
+                inner = [(os.path.join(name, n), root_driver(n)) for n, _ in middle.children()]
+                found += [(path, driver) for path, driver in inner if driver is not None]
     return sorted(found)
 
 
@@ -62,7 +72,7 @@ def find_kubepods(root: str, current: Cgroup | None = None) -> tuple[Cgroup, Cgr
     Raises:
         CgroupGoneError, KernelReadError: the cgroup root itself is missing or unreadable.
     """
-    best: tuple[tuple[int, bool, int, bool], Cgroup, CgroupDriver] | None = None
+    found: list[tuple[tuple[int, bool, int, bool], Cgroup, CgroupDriver]] = []
     roots = dict(kubepods_roots(root))
     if current is not None:
         roots[current.id.path] = root_driver(os.path.basename(current.id.path)) or CgroupDriver.CGROUPFS
@@ -77,13 +87,14 @@ def find_kubepods(root: str, current: Cgroup | None = None) -> tuple[Cgroup, Cgr
         except CgpauseError:
             pods = 0  # it may still be the root in use: the next `list_pods` reports the error
         key = (1 + pods if is_populated(cgroup) else 0, is_current, pods, driver is CgroupDriver.SYSTEMD)
-        loser: Cgroup | None = cgroup
-        if best is None or key > best[0]:
-            loser = None if best is None else best[1]
-            best = (key, cgroup, driver)
-        if loser is not None and loser is not current:
-            loser.close()
-    return None if best is None else best[1:]
+        found.append((key, cgroup, driver))
+    if not found:
+        return None
+    _, best, driver = max(found, key=itemgetter(0))
+    for _, cgroup, _ in found:
+        if cgroup is not best and cgroup is not current:
+            cgroup.close()
+    return best, driver
 
 
 def paused_cgroups(root: str, on_error: OnError, *, but: str | None = None) -> Iterator[tuple[PodCgroup, Cgroup]]:
@@ -95,26 +106,16 @@ def paused_cgroups(root: str, on_error: OnError, *, but: str | None = None) -> I
     for path, _ in kubepods_roots(root, on_error):
         if path == but:
             continue
-        try:
-            with Cgroup(root, path) as kubepods:
-                pods, _ = list_pods(kubepods, on_error)
-        except CgroupGoneError:
-            continue
-        except CgpauseError as e:
-            on_error(path, e)
-            continue
+        pods: list[PodCgroup] = []
+        with _reporting(path, on_error), Cgroup(root, path) as kubepods:
+            pods, _ = list_pods(kubepods, on_error)
         for pod in sorted(pods, key=lambda found: found.cgroup.path):
-            try:
-                with Cgroup(root, pod.cgroup.path) as cgroup:
-                    if cgroup.get_xattr(XATTR) is not None:
-                        yield pod, cgroup
-            except CgroupGoneError:
-                continue
-            except CgpauseError as e:
-                on_error(pod.cgroup.path, e)
+            with _reporting(pod.cgroup.path, on_error), Cgroup(root, pod.cgroup.path) as cgroup:
+                if cgroup.get_xattr(XATTR) is not None:
+                    yield pod, cgroup
 
 
-def list_pods(kubepods: Cgroup, on_error: OnError | None = None) -> tuple[list[PodCgroup], list[CgroupId]]:
+def list_pods(kubepods: Cgroup, on_error: OnError = _fail) -> tuple[list[PodCgroup], list[CgroupId]]:
     """Return the pods below a kubepods root, and its tiers; a tier that vanishes meanwhile has no pods.
 
     A tier that exists but cannot be listed is never taken for empty. Its error is raised. If `on_error` is set, it gets
@@ -126,24 +127,16 @@ def list_pods(kubepods: Cgroup, on_error: OnError | None = None) -> tuple[list[P
     for name, inode in kubepods.children():
         tier = tier_class(name)
         uid = pod_uid(name)
+        path = os.path.join(base, name)
         if tier is not None:
-            tiers.append(CgroupId(os.path.join(base, name), inode))
-            try:
-                with kubepods.child(name) as directory:
-                    children = directory.children()
-            except CgroupGoneError:
-                continue
-            except CgpauseError as e:
-                if on_error is None:
-                    raise
-                on_error(os.path.join(base, name), e)
-                continue
-            for child, child_inode in children:
-                child_uid = pod_uid(child)
-                if child_uid is not None:
-                    pods.append(PodCgroup(CgroupId(os.path.join(base, name, child), child_inode), child_uid, tier))
+            tiers.append(CgroupId(path, inode))
+            with _reporting(path, on_error), kubepods.child(name) as directory:
+                for child, child_inode in directory.children():
+                    child_uid = pod_uid(child)
+                    if child_uid is not None:
+                        pods.append(PodCgroup(CgroupId(os.path.join(path, child), child_inode), child_uid, tier))
         elif uid is not None:
-            pods.append(PodCgroup(CgroupId(os.path.join(base, name), inode), uid, QosClass.GUARANTEED))
+            pods.append(PodCgroup(CgroupId(path, inode), uid, QosClass.GUARANTEED))
     return pods, tiers
 
 
