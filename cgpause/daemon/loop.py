@@ -87,7 +87,7 @@ class Loop:
         `urgent` is whether a decision must not wait, because of memory pressure or a new configuration.
         """
         at_ns = now_ns()
-        if self.sampler.follow_kubelet(at_ns, tight=self.schedule.tight):
+        if self.sampler.kubelet.follow(at_ns, tight=self.schedule.tight):
             self.schedule = self.schedule.awake()
         self.schedule, now = self.intake.take_in(changes, self.schedule, self.headroom, at_ns)
         urgent = urgent or now

@@ -52,14 +52,7 @@ class Sampler:
         """Time of the last reading of all pods."""
         self._beside_bytes = 0
         """`memory.current` of kubepods at that time, less the sum of its pods'."""
-        self._kubelet = KubeletThresholds(kubelet_config)
-
-    def follow_kubelet(self, at_ns: int, *, tight: bool) -> bool:
-        """Have kubelet's thresholds read again if a look is due; return whether they have changed.
-
-        `tight` is whether memory is tight.
-        """
-        return self._kubelet.follow(at_ns, tight=tight)
+        self.kubelet = KubeletThresholds(kubelet_config)
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -84,7 +77,7 @@ class Sampler:
         limit, used = self.kubepods.read(self._tree.kubepods)
         capacity = node.total_bytes if limit is None else min(node.total_bytes, limit)
         threshold = eviction_bytes(
-            self._kubelet.thresholds, node_total_bytes=node.with_hugetlb_bytes, capacity_bytes=capacity
+            self.kubelet.thresholds, node_total_bytes=node.with_hugetlb_bytes, capacity_bytes=capacity
         )
         return Headroom(node.total_bytes, node.available_bytes, limit, used, threshold)
 

@@ -59,18 +59,18 @@ def test_kubelets_configuration_is_read_again_soon_while_memory_is_tight(
     tree.refresh(0)
     (tracked,) = tree.pods.values()
     with Sampler(tree, str(path)) as sampler, caplog.at_level(logging.INFO):
-        assert not sampler.follow_kubelet(S, tight=True)
+        assert not sampler.kubelet.follow(S, tight=True)
         path.write_text("evictionHard: {memory.available: 300Mi}\n")
-        assert not sampler.follow_kubelet(11 * S - 1, tight=True)
+        assert not sampler.kubelet.follow(11 * S - 1, tight=True)
         assert sampler.headroom().eviction_bytes == 100 * MIB
         tracked.pod = replace(tracked.pod, paused=record(S))
-        assert sampler.follow_kubelet(11 * S, tight=True), "also while a pod is paused"
+        assert sampler.kubelet.follow(11 * S, tight=True), "also while a pod is paused"
         assert sampler.headroom().eviction_bytes == 300 * MIB
-        assert not sampler.follow_kubelet(22 * S, tight=True)
+        assert not sampler.kubelet.follow(22 * S, tight=True)
         path.write_text("evictionHard: {memory.available: 500Mi}\nevictionSoft: {memory.available: 1Gi}\n")
         assert sampler.headroom().eviction_bytes == 300 * MIB
-        assert not sampler.follow_kubelet(622 * S - 1, tight=False), "no decision needs it"
-        assert sampler.follow_kubelet(622 * S, tight=False)
+        assert not sampler.kubelet.follow(622 * S - 1, tight=False), "no decision needs it"
+        assert sampler.kubelet.follow(622 * S, tight=False)
         assert sampler.headroom().eviction_bytes == 1024 * MIB
     said = [record.getMessage() for record in caplog.records]
     assert said == [f"kubelet's configuration has changed file={path}"] * 2
