@@ -28,6 +28,15 @@ has reclaim of its own, so a little is ordinary."""
 KUBEPODS_TRIGGER = "some 50000 500000"
 """The same share, twice as soon: half a second is the kernel's shortest window."""
 
+_NO_PSI = "; boot with psi=1 for earlier wake-ups"
+_ADVICE = {
+    errno.EACCES: "; in a container AppArmor may deny it (docs/deployment.md)",
+    # Without CAP_SYS_RESOURCE the kernel accepts only windows of multiples of 2 s (6.1: EINVAL).
+    errno.EINVAL: "; grant CAP_SYS_RESOURCE",
+    errno.EOPNOTSUPP: _NO_PSI,
+    errno.ENOENT: _NO_PSI,
+}
+
 
 class PsiTriggers:
     """The armed triggers, registered with the loop's epoll."""
@@ -115,16 +124,7 @@ class PsiTriggers:
         if isinstance(error, CgroupGoneError):
             return  # the next refresh finds the kubepods that is in use
         self._told.add(path)
-        number = getattr(error, "errno", None)
-        if number == errno.EACCES:
-            advice = "working from headroom alone; in a container AppArmor may deny it (docs/deployment.md)"
-        elif number == errno.EINVAL:
-            # Without CAP_SYS_RESOURCE the kernel accepts only windows of multiples of 2 s (6.1: EINVAL).
-            advice = "working from headroom alone; grant CAP_SYS_RESOURCE"
-        elif number in (errno.EOPNOTSUPP, errno.ENOENT):
-            advice = "working from headroom alone; boot with psi=1 for earlier wake-ups"
-        else:
-            advice = "working from headroom alone"
+        advice = "working from headroom alone" + _ADVICE.get(getattr(error, "errno", None) or 0, "")
         log.warning("no PSI trigger %s", fields(path=path, trigger=trigger, error=error, advice=advice))
 
 
