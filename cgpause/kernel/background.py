@@ -123,13 +123,14 @@ class FileTrouble:
     def note(self, error: Exception | str) -> None:
         """Log an error, unless it is the same as the last one."""
         text = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        if text == self.text:
+            return
+        self.text = text
         if isinstance(error, Exception) and not isinstance(error, OSError):  # a bug
-            if text != self.text:
-                log.error("%s", self._bad, exc_info=error)
-        elif text != self.text:
+            log.error("%s", self._bad, exc_info=error)
+        else:
             advice = self._advice(error) if isinstance(error, OSError) else None
             log.warning("%s %s", self._bad, fields(file=self.path, error=text, advice=advice))
-        self.text = text
 
     def over(self, *, lost: int = 0) -> None:
         """Log that writing works again, if it did not or if something was lost."""

@@ -60,6 +60,7 @@ class _Handler(logging.StreamHandler[TextIO]):
     def __init__(self) -> None:
         super().__init__(sys.stderr)
         self._journal = journal.Journal() if journal.is_stderr() else None
+        self.setFormatter(_Formatter(journal=self._journal is not None))
         self._poll: select.poll | None = None
         self._lost = 0
         # a test replaced stderr, or it was closed from the start (None)
@@ -97,8 +98,6 @@ def send(to: journal.Journal, record: logging.LogRecord) -> bool:
 
 def set_up(*, verbose: bool) -> None:
     """Send the log to stderr."""
-    handler = _Handler()
-    handler.setFormatter(_Formatter(journal=journal.is_stderr()))
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [_Handler()]
     root.setLevel(logging.DEBUG if verbose else logging.INFO)
