@@ -47,11 +47,6 @@ def test_a_dry_run_reads_back_what_it_would_write_and_leaves_the_files_alone(cgr
     assert cgroup.get_xattr("user.cgpause") is None
 
 
-def test_a_missing_cgroup_is_gone(tmp_path: Path) -> None:
-    with pytest.raises(CgroupGoneError):
-        Cgroup(str(tmp_path), "nothing")
-
-
 def test_a_file_is_no_cgroup(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(KernelReadError, match="ENOTDIR"):
@@ -225,13 +220,18 @@ def test_a_child_that_vanishes_while_we_list_hides_none_of_the_others(cgroup: Cg
 
 
 def test_the_lock_excludes_a_second_holder_and_is_given_back(tmp_path: Path, cgroup: Cgroup) -> None:
+    before = open_descriptors()
     with Cgroup(str(tmp_path), "pod") as other:
-        with cgroup.locked(wait_s=0), pytest.raises(BusyError), other.locked(wait_s=0.02):
-            pytest.fail("two holders")
+        with cgroup.locked(wait_s=0):
+            held = open_descriptors()
+            with pytest.raises(BusyError, match="is locked by another process"), other.locked(wait_s=0.02):
+                pytest.fail("two holders")
+            assert open_descriptors() == held
         with pytest.raises(ZeroDivisionError), other.locked(wait_s=0):
             raise ZeroDivisionError
         with cgroup.locked(wait_s=0):
             pass
+    assert open_descriptors() == before
 
 
 def test_whoever_may_only_open_the_directory_cannot_lock_it(folder: Path, cgroup: Cgroup) -> None:

@@ -120,47 +120,31 @@ def test_an_xattr_of_a_removed_cgroup_is_gone(cgroup: Cgroup, monkeypatch: Patch
 # --- locks ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_lock_that_the_kernel_does_not_have_says_since_when_it_has(cgroup: Cgroup, folder: Path) -> None:
-    (folder / "cgroup.kill").unlink()
-    with pytest.raises(KernelLockError, match=r"cgroup\.kill.*5\.14"), cgroup.locked(wait_s=0):
-        pass
-
-
-def test_a_lock_that_is_not_permitted_says_who_may_have_it(cgroup: Cgroup, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(fcntl, "flock", refusing(errno.EPERM))
-    with pytest.raises(KernelLockError, match=r"run as root"), cgroup.locked(wait_s=0):
-        pass
-
-
-def test_a_lock_of_a_removed_cgroup_is_gone(cgroup: Cgroup, folder: Path, tmp_path: Path, monkeypatch: Patch) -> None:
-    (folder / "cgroup.kill").unlink()
-    folder.rename(tmp_path / "other")
-    with pytest.raises(CgroupGoneError), cgroup.locked(wait_s=0):
-        pass
-    (tmp_path / "other" / "cgroup.kill").touch()
-    monkeypatch.setattr(fcntl, "flock", refusing(errno.ENODEV))
-    with pytest.raises(CgroupGoneError), cgroup.locked(wait_s=0):
-        pass
-
-
-def test_another_refusal_on_a_removed_cgroup_keeps_its_errno(
-    cgroup: Cgroup, folder: Path, tmp_path: Path, monkeypatch: Patch
+@pytest.mark.parametrize(
+    ("call", "code", "removed", "error", "text"),
+    [
+        pytest.param("open", errno.ENOENT, False, KernelLockError, r"cgroup\.kill.*5\.14", id="an-older-kernel"),
+        pytest.param("open", errno.ENOENT, True, CgroupGoneError, "pod", id="removed-before-it-is-opened"),
+        pytest.param("flock", errno.ENODEV, True, CgroupGoneError, "pod", id="removed-after-that"),
+        pytest.param("flock", errno.ENOLCK, True, KernelLockError, "ENOLCK", id="another-refusal"),
+        pytest.param("flock", errno.EPERM, False, KernelLockError, "run as root", id="not-permitted"),
+    ],
+)
+def test_a_lock_that_is_refused_says_why_and_leaves_nothing_open(
+    cgroup: Cgroup,
+    folder: Path,
+    monkeypatch: Patch,
+    call: str,
+    code: int,
+    removed: bool,
+    error: type[Exception],
+    text: str,
 ) -> None:
-    folder.rename(tmp_path / "other")
-    monkeypatch.setattr(fcntl, "flock", refusing(errno.ENOLCK))
-    with pytest.raises(KernelLockError, match="ENOLCK"), cgroup.locked(wait_s=0):
-        pass
-
-
-def test_a_lock_that_is_refused_or_held_leaves_nothing_open(cgroup: Cgroup, tmp_path: Path, monkeypatch: Patch) -> None:
+    if removed:
+        folder.rename(folder.with_name("other"))
     before = open_descriptors()
-    with Cgroup(str(tmp_path), "pod") as other, other.locked(wait_s=0):
-        held = open_descriptors()
-        with pytest.raises(BusyError, match="is locked by another process"), cgroup.locked(wait_s=0):
-            pass
-        assert open_descriptors() == held
-    monkeypatch.setattr(fcntl, "flock", refusing(errno.ENOLCK))
-    with pytest.raises(KernelLockError, match="ENOLCK"), cgroup.locked(wait_s=0):
+    monkeypatch.setattr(os if call == "open" else fcntl, call, refusing(code))
+    with pytest.raises(error, match=text), cgroup.locked(wait_s=0):
         pass
     assert open_descriptors() == before
 
@@ -196,13 +180,6 @@ def test_a_daemons_lock_that_is_refused_leaves_nothing_open(cgroup: Cgroup) -> N
         assert not cgroup.lock_for_daemon()
     assert open_descriptors() == before
     cgroup.unlock_for_daemon()
-
-
-def test_the_daemons_lock_is_found_by_device_and_inode(cgroup: Cgroup, folder: Path) -> None:
-    status = (folder / "memory.reclaim").stat()
-    assert cgroup.daemon_lock() == ((os.major(status.st_dev), os.minor(status.st_dev)), status.st_ino)
-    (folder / "memory.reclaim").unlink()
-    assert cgroup.daemon_lock() is None
 
 
 # --- the directory -------------------------------------------------------------------------------------------------

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,43 +15,23 @@ from cgpause.kernel.find_daemon import DaemonState, FoundDaemon, find_daemon
 from cgpause.kernel.journal import UNIT
 
 
-@pytest.fixture
-def locked(tree: FakeTree) -> Iterator[FakeTree]:
-    """A tree with its lock held by this process, as by a daemon."""
-    (tree.root / DAEMON_FILE).write_text("")
-    fd = os.open(tree.root / DAEMON_FILE, os.O_WRONLY)
-    fcntl.flock(fd, fcntl.LOCK_EX)
-    yield tree
-    os.close(fd)
-
-
-def locks_of(root: Path, folder: Path, pid: int, kind: str = "FLOCK ") -> str:
+def locks_of(root: Path, pid: int) -> str:
     """Write a /proc/locks in the kernel's format, with the tree's lock held by `pid`; return its path."""
     status = (root / DAEMON_FILE).stat()
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    path = folder / "locks"
+    path = root / "locks"
     path.write_text(
-        f"1: OFDLCK ADVISORY  READ -1 {device[:5]}:1 203 203\n2: {kind} ADVISORY  WRITE {pid} {device} 0 EOF\n"
+        f"1: OFDLCK ADVISORY  READ -1 {device[:5]}:1 203 203\n2: FLOCK  ADVISORY  WRITE {pid} {device} 0 EOF\n"
         f"2: -> FLOCK  ADVISORY  WRITE 99 {device} 0 EOF\n"
     )
     return str(path)
 
 
-def test_whoever_holds_the_lock_is_the_daemon(locked: FakeTree) -> None:
-    assert find_daemon(str(locked.root), locks_of(locked.root, locked.folder, 812)) == FoundDaemon(
-        DaemonState.RUNNING, 812
-    )
-
-
-def test_no_privileges_are_needed_to_see_it() -> None:
-    with tempfile.TemporaryDirectory(prefix="cgpause-test-") as name:
-        folder = Path(name)  # other users cannot read pytest's folder
-        folder.chmod(0o755)
-        (folder / DAEMON_FILE).write_text("")
-        (folder / DAEMON_FILE).chmod(0o200)
-        locks = locks_of(folder, folder, 812)
-        with as_nobody():
-            assert find_daemon(str(folder), locks).state is DaemonState.RUNNING
+def test_whoever_holds_the_lock_is_the_daemon_and_no_privileges_are_needed_to_see_it(open_folder: Path) -> None:
+    (open_folder / DAEMON_FILE).touch(0o200)
+    locks = locks_of(open_folder, 812)
+    with as_nobody():
+        assert find_daemon(str(open_folder), locks) == FoundDaemon(DaemonState.RUNNING, 812)
 
 
 def test_looking_takes_no_lock(tree: FakeTree) -> None:
@@ -63,12 +40,6 @@ def test_looking_takes_no_lock(tree: FakeTree) -> None:
 
     with Cgroup(str(tree.root), "") as top:
         assert top.lock_for_daemon()
-
-
-def test_without_the_lock_it_is_stopped(tree: FakeTree) -> None:
-    (tree.root / DAEMON_FILE).write_text("")
-
-    assert find_daemon(str(tree.root), locks_of(tree.root, tree.folder, 1, "POSIX ")).state is DaemonState.STOPPED
 
 
 @pytest.mark.parametrize(
