@@ -58,14 +58,6 @@ def test_of_two_unpopulated_trees_the_one_with_pods_is_taken(fake: FakeTree) -> 
         assert cgroup.id.path == "kubepods.slice"
 
 
-def test_of_two_unpopulated_trees_the_present_one_is_kept(fake: FakeTree) -> None:
-    """kubelet 1.20 removes a pod that has ended from the real tree, and leaves its folder in the second one."""
-    (fake.kubepods / "cgroup.events").write_text("populated 0\nfrozen 0\n")
-    (fake.root / "kubepods" / "burstable" / f"pod{make_uid(1)}").mkdir(parents=True)
-    with Cgroup(str(fake.root), "kubepods.slice") as current, found(fake.root, current) as (cgroup, _):
-        assert cgroup is current
-
-
 @pytest.mark.parametrize("text", ["", "garbage", "populated", "populated 1\x00"])
 def test_a_tree_whose_events_cannot_be_read_is_still_found(fake: FakeTree, text: str) -> None:
     (fake.kubepods / "cgroup.events").write_text(text)

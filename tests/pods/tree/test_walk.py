@@ -7,11 +7,12 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from helpers.fixtures import Log, Patch
 from helpers.nodes import S
-from helpers.refusals import failing
+from helpers.refusals import failing, refusing_at
 from helpers.trees import (
     CAPTURED,
     CAPTURES,
@@ -179,49 +180,33 @@ def test_a_tree_that_vanishes_and_comes_back_is_followed(fake: FakeTree, tree: P
 
 
 def test_the_empty_tree_taken_first_is_given_up_for_the_real_one(fake: FakeTree, tree: PodTree) -> None:
-    (fake.root / "kubepods" / "burstable").mkdir(parents=True)
-    (fake.root / "kubepods" / "cgroup.events").write_text("populated 1\n")
+    other = other_tree(fake, populated=True)
     (fake.kubepods / "cgroup.events").write_text("populated 0\n")
     tree.refresh(0)
     fake.add_pod("web")
     (fake.kubepods / "cgroup.events").write_text("populated 1\n")
-    (fake.root / "kubepods" / "cgroup.events").write_text("populated 0\n")
+    (other / "cgroup.events").write_text("populated 0\n")
     tree.refresh(S)
     assert labels(tree) == {"default/web"}
 
 
 def test_a_tier_that_vanishes_during_the_walk_is_empty(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
     fake.add_pod("web")
-    fake.add_pod("idle", tier="besteffort")
-    fail_on(monkeypatch, "kubepods-besteffort.slice", CgroupGoneError("x"))
+    tier = fake.add_pod("idle", tier="besteffort").parent
+    monkeypatch.setattr(Cgroup, "children", refusing_at(tier, CgroupGoneError("x"), "children"))
     tree.refresh(0)
     assert labels(tree) == {"default/web"}
 
 
-def test_a_tier_that_cannot_be_read_is_not_taken_for_empty(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
+def test_a_tier_that_cannot_be_read_is_not_taken_for_empty(fake: FakeTree, tree: PodTree) -> None:
     """A moment of EMFILE must not drop paused pods, because the daemon would not resume them at its end."""
     fake.add_pod("web")
-    fake.add_pod("idle", tier="besteffort")
+    tier = fake.add_pod("idle", tier="besteffort").parent
     tree.refresh(0)
-    with monkeypatch.context() as patched:
-        fail_on(patched, "kubepods-besteffort.slice", KernelReadError("x", OSError(24, "EMFILE")))
-        try:
-            _, gone = tree.refresh(S)
-        except KernelReadError:
-            gone = []
-    assert gone == []
+    error = KernelReadError("x", OSError(24, "EMFILE"))
+    with mock.patch.object(Cgroup, "children", refusing_at(tier, error, "children")), pytest.raises(KernelReadError):
+        tree.refresh(S)
     assert labels(tree) == {"default/web", "default/idle"}
-
-
-def fail_on(monkeypatch: Patch, name: str, error: Exception) -> None:
-    child = Cgroup.child
-
-    def fail(cgroup: Cgroup, wanted: str) -> Cgroup:
-        if wanted == name:
-            raise error
-        return child(cgroup, wanted)
-
-    monkeypatch.setattr(Cgroup, "child", fail)
 
 
 def test_closing_gives_every_descriptor_back(fake: FakeTree) -> None:
@@ -280,14 +265,15 @@ def test_pause_in_a_tree_that_is_not_used_is_known_from_the_start(fake: FakeTree
     assert [tracked.pod.protected for tracked in appeared] == ["kubelet uses another kubepods tree now"]
 
 
-def test_an_empty_tree_beside_the_one_in_use_is_never_taken_for_it(fake: FakeTree, tree: PodTree) -> None:
-    """If nothing else distinguishes two trees, the systemd driver's name comes first."""
+def test_of_two_trees_without_processes_the_one_in_use_is_kept(fake: FakeTree, tree: PodTree) -> None:
+    """kubelet 1.20 removes a pod that has ended from the real tree, and leaves its folder in the second one."""
     other = other_tree(fake, populated=True)
     fake.kubepods.rename(fake.folder / "away")
     tree.refresh(0)
     assert tree.kubepods is not None
     before = tree.kubepods
     (fake.folder / "away").rename(fake.kubepods)
+    fake.add_pod("ended")
     (fake.kubepods / "cgroup.events").write_text("populated 0\n")
     (other / "cgroup.events").write_text("populated 0\n")
 
@@ -304,9 +290,7 @@ def test_a_log_folder_that_is_gone_or_broken_takes_no_pod_its_name(
     fake.add_pod("web")
     tree.refresh(0)
     if error is None:
-        (fake.log_dir / "pods").rename(
-            fake.folder / "away"
-        )  # unmounted: kubelet makes the folder of the next pod below
+        (fake.log_dir / "pods").rename(fake.folder / "away")  # kubelet makes the folder of the next pod below it
     else:
         monkeypatch.setattr("cgpause.pods.names.os.listdir", failing(OSError(error, os.strerror(error))))
     fake.add_pod("new")
