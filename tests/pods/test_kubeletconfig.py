@@ -309,12 +309,9 @@ def test_drop_ins_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
     assert read_thresholds(KubeletFlags(None, str(tmp_path))) == (Threshold(500 * MIB), NONE)
 
 
-def test_a_folder_of_drop_ins_that_is_missing_leaves_the_thresholds_unknown(tmp_path: Path) -> None:
-    assert read_thresholds(KubeletFlags(None, str(tmp_path / "none"))) is None
-
-
-def test_a_folder_in_place_of_the_file_is_no_trouble(tmp_path: Path) -> None:
+def test_a_folder_in_the_wrong_place_leaves_the_thresholds_unknown(tmp_path: Path) -> None:
     assert read_thresholds(KubeletFlags(str(tmp_path))) is None
+    assert read_thresholds(KubeletFlags(None, str(tmp_path / "missing"))) is None
 
 
 @pytest.mark.parametrize(

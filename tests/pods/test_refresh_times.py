@@ -7,12 +7,12 @@ from helpers.nodes import S
 
 from cgpause.pods.refresh_times import RefreshTimes
 
-CALM = {"watched": True, "in_use": True, "named": True, "started": False, "rewatched": False}
+CALM = {"tight": False, "watched": True, "in_use": True, "named": True, "started": False, "rewatched": False}
 
 
-def times_after(found: dict[str, bool], at_s: float = 0, *, tight: bool = False) -> RefreshTimes:
+def times_after(found: dict[str, bool], at_s: int = 0) -> RefreshTimes:
     times = RefreshTimes()
-    times.refreshed(int(at_s * S), tight=tight, **found)
+    times.refreshed(at_s * S, **found)
     return times
 
 
@@ -27,6 +27,7 @@ def test_the_first_walk_is_due_at_once_and_reads_everything() -> None:
     ("found", "due_s"),
     [
         pytest.param(CALM, 600, id="nobody-asks"),
+        pytest.param({**CALM, "tight": True}, 60, id="memory-is-tight"),
         pytest.param({**CALM, "started": True}, 60, id="may-listen-soon"),
         pytest.param({**CALM, "in_use": False}, 60, id="may-be-the-wrong-tree"),
         pytest.param({**CALM, "named": False}, 10, id="its-log-folder-comes-later"),
@@ -44,15 +45,11 @@ def test_what_was_found_says_when_to_walk_again(found: dict[str, bool], due_s: i
     assert not times.is_due((1000 + due_s) * S - 1)
 
 
-def test_while_memory_is_close_the_tree_is_walked_every_minute() -> None:
-    assert times_after(CALM, 1000, tight=True).due_ns == 1060 * S
-
-
 def test_ten_minutes_after_the_last_pod_started_it_is_calm_again() -> None:
     times = times_after({**CALM, "started": True})
 
     for at_s, due_s in ((60, 120), (599, 659), (600, 1200)):
-        times.refreshed(at_s * S, tight=False, **CALM)
+        times.refreshed(at_s * S, **CALM)
         assert times.due_ns == due_s * S
 
 
@@ -60,7 +57,7 @@ def test_facts_are_read_again_after_a_minute_and_not_with_every_walk() -> None:
     times = times_after(CALM)
 
     assert not times.facts_due(60 * S - 1)
-    times.refreshed(30 * S, tight=True, **CALM)
+    times.refreshed(30 * S, **CALM)
     assert times.facts_due(60 * S)
 
 
@@ -77,7 +74,7 @@ def test_what_comes_is_walked_for_at_once_and_then_not_before_the_walk_has_paid_
     times.changed(5 * S, came=True, gone=False)
     assert times.due_ns == 5 * S
 
-    times.refreshed(5 * S, tight=False, **CALM)
+    times.refreshed(5 * S, **CALM)
     times.rest_until(7 * S)
     times.changed(6 * S, came=True, gone=False)
 

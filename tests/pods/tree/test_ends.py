@@ -117,13 +117,6 @@ def test_files_that_cannot_be_read(tree: PodTree, pod: Path, file: str, found: l
     assert ends(tree) == found
 
 
-def test_a_pod_without_a_name_leaves_no_peak(fake: FakeTree, tree: PodTree) -> None:
-    pod = fake.add_pod("job-bcdfg", log=False)
-    tree.refresh(0)
-    end_container(pod, 1000)
-    assert ends(tree) == []
-
-
 def test_a_kill_before_the_name_was_known_does_not_count_for_a_later_end(fake: FakeTree, tree: PodTree) -> None:
     pod = fake.add_pod("job-bcdfg", log=False)
     tree.refresh(0)
