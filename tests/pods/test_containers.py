@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers.fixtures import Patch
+from helpers.processes import containers
 from helpers.trees import CAPTURED_POD, CAPTURES, FakeTree, lay_out_capture
 
 from cgpause.core.errors import CgpauseError, KernelWriteError
@@ -40,12 +41,6 @@ def pod(fake: FakeTree, folder: Path) -> Iterator[Cgroup]:
         yield opened
 
 
-def scopes(folder: Path) -> tuple[Path, Path]:
-    """Return the sandbox and the container of a FakeTree's pod."""
-    sandbox, container = sorted(folder.glob("*.scope"), key=lambda scope: (scope / "memory.oom.group").read_text())
-    return sandbox, container
-
-
 def killed(folder: Path) -> set[str]:
     return {kill.parent.name for kill in folder.rglob("cgroup.kill") if kill.read_text() == "1\n"}
 
@@ -69,7 +64,7 @@ def test_containers_of_a_captured_pod_are_killed_and_its_sandbox_is_not(tmp_path
 
 
 def test_without_a_way_to_tell_the_sandbox_nobody_is_killed(folder: Path, pod: Cgroup) -> None:
-    for scope in scopes(folder):
+    for scope in containers(folder):
         (scope / "memory.oom.group").write_text("0\n")
     with pytest.raises(CgpauseError, match="cannot tell its containers from its sandbox"):
         kill_containers(pod, NO_NAMES)
@@ -77,7 +72,7 @@ def test_without_a_way_to_tell_the_sandbox_nobody_is_killed(folder: Path, pod: C
 
 
 def test_monitors_and_strangers_are_not_killed(folder: Path, pod: Cgroup) -> None:
-    _, container = scopes(folder)
+    _, container = containers(folder)
     for name in (f"crio-conmon-{'a' * 64}.scope", "init.scope", "new\nline"):
         shutil.copytree(container, folder / name)
     kill_containers(pod, NO_NAMES)
@@ -87,7 +82,7 @@ def test_monitors_and_strangers_are_not_killed(folder: Path, pod: Cgroup) -> Non
 def test_a_container_that_vanishes_meanwhile_saves_none_of_the_others(
     folder: Path, pod: Cgroup, monkeypatch: Patch
 ) -> None:
-    _, first = scopes(folder)
+    _, first = containers(folder)
     second, third = (folder / f"cri-containerd-{digit * 64}.scope" for digit in "12")
     for copy in (second, third):
         shutil.copytree(first, copy)
@@ -100,17 +95,17 @@ def test_a_container_that_vanishes_meanwhile_saves_none_of_the_others(
 
 def test_a_kernel_without_cgroup_kill_is_an_error_that_says_so(folder: Path, pod: Cgroup) -> None:
     """Before 5.14. A caller that took the pod for gone would hide that no process was killed."""
-    (scopes(folder)[1] / "cgroup.kill").unlink()
+    (containers(folder)[1] / "cgroup.kill").unlink()
     with pytest.raises(KernelWriteError, match=r"cgroup\.kill"):
         kill_containers(pod, NO_NAMES)
 
 
-@pytest.mark.parametrize(("containers", "known"), [(MOST_BELOW - 1, True), (MOST_BELOW, False)])
-def test_of_too_many_containers_no_sum_is_known(pod: Cgroup, folder: Path, containers: int, known: bool) -> None:
-    shutil.rmtree(scopes(folder)[0])
-    shutil.rmtree(next(folder.glob("*.scope")))
-    for number in range(containers):
-        child = folder / f"cri-containerd-{number:064x}.scope"
+@pytest.mark.parametrize(("number", "known"), [(MOST_BELOW - 1, True), (MOST_BELOW, False)])
+def test_of_too_many_containers_no_sum_is_known(pod: Cgroup, folder: Path, number: int, known: bool) -> None:
+    for child in containers(folder):
+        shutil.rmtree(child)
+    for name in range(number):
+        child = folder / f"cri-containerd-{name:064x}.scope"
         child.mkdir()
         (child / "memory.max").write_text("1000\n")
         (child / "memory.current").write_text("0\n")

@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 from helpers.fixtures import Patch
 from helpers.nodes import MIB, S
+from helpers.processes import containers
 from helpers.trees import FakeTree
 
 from cgpause.config.settings import Config, ProtectConfig
@@ -138,8 +139,7 @@ def limit_of(tree: PodTree) -> int | None:
 
 def set_limit(pod: Path, limit: str) -> None:
     """Give a pod's container a limit, and each of its two children 1 MiB of the pod's memory."""
-    sandbox, container = sorted(pod.glob("*.scope"), key=lambda scope: (scope / "memory.oom.group").read_text())
-    for scope, text in ((sandbox, "max"), (container, limit)):
+    for scope, text in zip(containers(pod), ("max", limit), strict=True):
         (scope / "memory.max").write_text(f"{text}\n")
         (scope / "memory.current").write_text(f"{MIB}\n")
 
