@@ -153,6 +153,12 @@ def opened(fake: FakeTree, folder: Path) -> Cgroup:
     return Cgroup(str(fake.root), str(folder.relative_to(fake.root)))
 
 
+def hear(thread: OwnWordsThread, found: dict[str, OwnWord]) -> dict[str, OwnWord]:
+    """Add the words that the thread has found to `found`, by the name of the pod's folder, and return it."""
+    found.update({os.path.basename(key.path): word for key, word in thread.take().items()})
+    return found
+
+
 def test_the_thread_waits_for_a_container_that_is_being_made(
     fake: FakeTree, start_process: Start, thread: OwnWordsThread
 ) -> None:
@@ -161,18 +167,13 @@ def test_the_thread_waits_for_a_container_that_is_being_made(
         put(containers(pod)[0], start_process({"PATH": "/"}))
     put(containers(db)[1], start_process({"CGPAUSE": "service"}))
     found: dict[str, OwnWord] = {}
-
-    def heard(name: str) -> bool:
-        found.update({os.path.basename(key.path): word for key, word in thread.take().items()})
-        return name in found
-
     with opened(fake, web) as one, opened(fake, db) as two:
         thread.request(one)
         thread.request(two)
-        wait_until(lambda: heard(db.name), "the word of db")
+        wait_until(lambda: db.name in hear(thread, found), "the word of db")
         assert web.name not in found
         put(containers(web)[1], start_process({"CGPAUSE": "protect"}))
-        wait_until(lambda: heard(web.name), "the word of web")
+        wait_until(lambda: web.name in hear(thread, found), "the word of web")
     assert found == {web.name: OwnWord.PROTECT, db.name: OwnWord.SERVICE}
 
 
@@ -250,72 +251,64 @@ def test_a_pod_that_has_gone_or_was_made_again_gets_no_word(
         assert thread.take() == {}
 
 
-def test_a_process_that_keeps_its_lock_holds_up_the_word_of_its_own_pod_only(
-    fake: FakeTree, start_process: Start, thread: OwnWordsThread, monkeypatch: Patch, caplog: Log
-) -> None:
-    monkeypatch.setattr("cgpause.pods.own_words._PATIENCE_S", 0.05)
-    hung, others = fake.add_pod("hung"), [fake.add_pod(f"pod-{number}") for number in range(3)]
-    for pod in (hung, *others):
+@pytest.fixture
+def pods(fake: FakeTree, start_process: Start) -> list[Path]:
+    """Return three pods whose processes all say protect."""
+    made = [fake.add_pod(f"pod-{number}") for number in range(3)]
+    for pod in made:
         for folder in containers(pod):
             put(folder, start_process({"CGPAUSE": "protect"}))
-    lock, read = threading.Lock(), ContainerWords.read
+    return made
+
+
+def hold_up(monkeypatch: Patch, *pods: Path) -> threading.Lock:
+    """Let the readings of some pods wait for the lock that is returned; one of 0.05 s takes too long."""
+    lock, read, names = threading.Lock(), ContainerWords.read, {pod.name for pod in pods}
 
     def read_waiting(words: ContainerWords, pod: Cgroup) -> OwnWord | None:
-        if os.path.basename(pod.path) == hung.name:
+        if os.path.basename(pod.path) in names:
             with lock:
                 pass
         return read(words, pod)
 
     monkeypatch.setattr(ContainerWords, "read", read_waiting)
-    found: set[str] = set()
+    monkeypatch.setattr("cgpause.pods.own_words._PATIENCE_S", 0.05)
+    return lock
 
-    def heard(*names: str) -> bool:
-        found.update(os.path.basename(key.path) for key in thread.take())
-        return found >= set(names)
 
-    with lock, opened(fake, hung) as one:
+def test_a_process_that_keeps_its_lock_holds_up_the_word_of_its_own_pod_only(
+    fake: FakeTree, pods: list[Path], thread: OwnWordsThread, monkeypatch: Patch, caplog: Log
+) -> None:
+    hung, *others = pods
+    found: dict[str, OwnWord] = {}
+
+    def is_left_behind() -> bool:
+        hear(thread, found)
+        return "own word of a pod not read" in caplog.text
+
+    with hold_up(monkeypatch, hung), opened(fake, hung) as one:
         assert thread.request(one)
-        wait_until(lambda: heard() and "own word of a pod not read" in caplog.text, "the thread to be left behind")
+        wait_until(is_left_behind, "the thread to be left behind")
         assert not thread.request(one), "or each change of its containers would take another thread"
         for pod in others:
             with opened(fake, pod) as other:
                 assert thread.request(other)
-        wait_until(lambda: heard(*[pod.name for pod in others]), "the words of the others")
-        assert hung.name not in found
-    wait_until(lambda: heard(hung.name), "the word of the pod whose process has gone on")
+        wait_until(lambda: hear(thread, found).keys() == {pod.name for pod in others}, "the words of the others")
+    wait_until(lambda: hung.name in hear(thread, found), "the word of the pod whose process has gone on")
 
 
 def test_when_too_many_pods_hold_up_their_reading_the_log_says_so_once(
-    fake: FakeTree, start_process: Start, thread: OwnWordsThread, monkeypatch: Patch, caplog: Log
+    fake: FakeTree, pods: list[Path], thread: OwnWordsThread, monkeypatch: Patch, caplog: Log
 ) -> None:
-    monkeypatch.setattr("cgpause.pods.own_words._PATIENCE_S", 0.05)
     monkeypatch.setattr("cgpause.pods.own_words._MOST_HELD_UP", 1)
-    pods = [fake.add_pod(f"pod-{number}") for number in range(3)]
-    for pod in pods:
-        for folder in containers(pod):
-            put(folder, start_process({"CGPAUSE": "protect"}))
-    lock, read, hung = threading.Lock(), ContainerWords.read, {pod.name for pod in pods[:2]}
-
-    def read_waiting(words: ContainerWords, pod: Cgroup) -> OwnWord | None:
-        if os.path.basename(pod.path) in hung:
-            with lock:
-                pass
-        return read(words, pod)
-
-    monkeypatch.setattr(ContainerWords, "read", read_waiting)
-    found: set[str] = set()
-
-    def heard() -> set[str]:
-        found.update(os.path.basename(key.path) for key in thread.take())
-        return found
-
+    found: dict[str, OwnWord] = {}
     said = 'own words of pods not read error="the processes of 2 pods hang in the kernel"'
-    with lock:
+    with hold_up(monkeypatch, *pods[:2]):
         for pod in pods:
             with opened(fake, pod) as cgroup:
                 assert thread.request(cgroup)
-        wait_until(lambda: not heard() and said in caplog.text, "the second pod to hold up its reading")
+        wait_until(lambda: not hear(thread, found) and said in caplog.text, "the second pod to hold up its reading")
         time.sleep(0.1)
-        assert heard() == set()
+        assert hear(thread, found) == {}
         assert caplog.text.count(said) == 1
-    wait_until(lambda: heard() == {pod.name for pod in pods}, "all words, once the processes have gone on")
+    wait_until(lambda: hear(thread, found).keys() == {pod.name for pod in pods}, "all words")
