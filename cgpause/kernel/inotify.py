@@ -104,7 +104,6 @@ class Watch:
         self._tiers: set[int] = set()
         self._pods: dict[int, tuple[Cgroup, bool]] = {}
         """Each watched pod, and whether it is paused."""
-        self._descriptors: dict[CgroupId, int] = {}
         self.noisy: set[CgroupId] = set()
         """Pods whose attributes are not watched any more, because there were too many changes."""
         self._noisy_at_ns = 0
@@ -178,14 +177,12 @@ class Watch:
         descriptor = self._add(cgroup, mask & ~flags.ATTRIB if cgroup.id in self.noisy else mask)
         if descriptor is not None:
             self._pods[descriptor] = cgroup, paused
-            self._descriptors[cgroup.id] = descriptor
 
     def drop_pod(self, cgroup: CgroupId) -> None:
         """Remove the watch of a pod; the kernel removes that of a removed cgroup."""
-        descriptor = self._descriptors.pop(cgroup, None)
         self.noisy.discard(cgroup)
-        if descriptor is not None:
-            self._pods.pop(descriptor, None)
+        for descriptor in [one for one, (pod, _) in self._pods.items() if pod.id == cgroup]:
+            del self._pods[descriptor]
             self._remove(descriptor)
 
     def read(self) -> Changes:
@@ -199,7 +196,7 @@ class Watch:
                 # An overflow hides changes of containers; to assume a change in every pod would resume
                 # every pod.
                 known, others = changes.pods, ~(PodChange.CONTAINERS | PodChange.REMOVED)
-                changes.pods = {pod: known.get(pod, PodChange(0)) | others for pod in self._descriptors}
+                changes.pods = {pod.id: known.get(pod.id, PodChange(0)) | others for pod, _ in self._pods.values()}
             elif event.mask & flags.IGNORED:
                 changes.tree = self._forget(event.wd) or changes.tree
             elif event.wd == self._high:
@@ -239,9 +236,7 @@ class Watch:
             self._high = None
         watched = self._pods.pop(descriptor, None)
         if watched is not None:
-            pod = watched[0].id
-            self._descriptors.pop(pod, None)
-            self.noisy.discard(pod)
+            self.noisy.discard(watched[0].id)
         was_tier = descriptor in self._tiers
         self._tiers.discard(descriptor)
         return was_tier

@@ -170,13 +170,11 @@ def test_a_dropped_pod_is_silent_and_dropping_twice_is_harmless(watch: Watch, ti
 def test_a_removed_pod_takes_its_watch_along(watch: Watch, tier: Path, pod: Cgroup) -> None:
     watch_tier(watch, tier)
     watch.add_pod(pod, paused=True)
-    descriptor = watch._descriptors[pod.id]
     shutil.rmtree(tier / "pod")
     pod.close()  # a plain directory and its watch stay alive while a descriptor is open
     assert watch.read().gone
     watch.drop_pod(pod.id)
-    assert descriptor not in watch._pods
-    assert pod.id not in watch._descriptors
+    assert watch._pods == {}
 
 
 def refuse_watches(monkeypatch: Patch, code: int) -> None:
@@ -199,9 +197,10 @@ def test_an_overflowed_queue_asks_for_everything_and_forgets_nothing_from_before
     watch: Watch, pod: Cgroup, kubepods: Cgroup, monkeypatch: Patch
 ) -> None:
     """The overflow comes last, after thousands of events; one may be the start of a container in a paused pod."""
-    for watched in (pod, kubepods):
-        watch.add_pod(watched, paused=True)
-    started = Event(watch._descriptors[pod.id], flags.CREATE | flags.ISDIR, 0, "cri-containerd-1.scope")
+    watch.add_pod(pod, paused=True)
+    (descriptor,) = watch._pods
+    watch.add_pod(kubepods, paused=True)
+    started = Event(descriptor, flags.CREATE | flags.ISDIR, 0, "cri-containerd-1.scope")
     overflow = Event(wd=-1, mask=flags.Q_OVERFLOW, cookie=0, name="")
     monkeypatch.setattr(INotify, "read", lambda *_, **__: [started, overflow])
     # All changes but two: a guess that containers changed would resume every paused pod.
