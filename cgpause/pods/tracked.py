@@ -260,18 +260,18 @@ class TrackedPod:
 
         Until then the daemon does not pause it. The watermark policy leaves it alone for all of `settle_s`.
         """
-        self.pod = replace(self.pod, changed_at_ns=at_ns)
-        spared_s = min(hold.settle_s, SPARED_S)
-        self.spare(at_ns + int(spared_s * NS_PER_S))
-        self._settle_until(at_ns + int(hold.settle_s * NS_PER_S))
+        settled_at_ns = max(self.pod.settled_at_ns, at_ns + int(hold.settle_s * NS_PER_S))
+        self.pod = replace(self.pod, changed_at_ns=at_ns, settled_at_ns=settled_at_ns)
+        self.spare(at_ns + int(min(hold.settle_s, SPARED_S) * NS_PER_S))
 
     def spare(self, until_ns: int) -> None:
         """Spare the pod: the daemon does not pause it until `until_ns`; a later time that is already set stays."""
-        self._settle_until(until_ns)
-        self.pod = replace(self.pod, spared_until_ns=max(self.pod.spared_until_ns, until_ns))
-
-    def _settle_until(self, until_ns: int) -> None:
-        self.pod = replace(self.pod, settled_at_ns=max(self.pod.settled_at_ns, until_ns))
+        pod = self.pod
+        self.pod = replace(
+            pod,
+            settled_at_ns=max(pod.settled_at_ns, until_ns),
+            spared_until_ns=max(pod.spared_until_ns, until_ns),
+        )
 
     def close(self) -> None:
         """Close the pod's descriptors."""
