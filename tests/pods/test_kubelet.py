@@ -77,27 +77,29 @@ def test_a_kubelet_is_found_and_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "cgroup",
+    ("cgroup", "uid"),
     [
-        f"/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/cri-containerd-{'a' * 64}.scope",
-        f"/kubepods/burstable/pod{UID}/{'a' * 64}",
-        f"/../../kubepods-besteffort-pod{UID.replace('-', '_')}.slice/cri-containerd-{'a' * 64}.scope/init",
+        pytest.param(
+            f"/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/cri-containerd-{'a' * 64}.scope",
+            0,
+            id="systemd",
+        ),
+        pytest.param(f"/kubepods/burstable/pod{UID}/{'a' * 64}", 0, id="cgroupfs"),
+        pytest.param(
+            f"/../../kubepods-besteffort-pod{UID.replace('-', '_')}.slice/cri-containerd-{'a' * 64}.scope/init",
+            0,
+            id="from-a-namespace",
+        ),
+        pytest.param("/user.slice", 65534, id="another-user-with-a-setuid-program"),
     ],
-    ids=["systemd", "cgroupfs", "from-a-namespace"],
 )
-def test_a_container_cannot_pose_as_kubelet(tmp_path: Path, cgroup: str) -> None:
+def test_neither_a_container_nor_another_user_can_pose_as_kubelet(tmp_path: Path, cgroup: str, uid: int) -> None:
     """Its flags could keep all memory free, so that its neighbours are paused."""
-    put(tmp_path, 5, "kubelet", 5, "--eviction-hard=memory.available<99%", cgroup=cgroup)
+    put(tmp_path, 5, "kubelet", 5, "--eviction-hard=memory.available<99%", cgroup=cgroup, uid=uid)
     kubelet = KubeletProcess(str(tmp_path))
     assert kubelet.new_flags(0) is None
     put(tmp_path, 10, "kubelet", 7, "--config=/a", cgroup="/../../../../system.slice/kubelet.service")
     assert kubelet.new_flags(10 * S) == KubeletFlags("/a")
-
-
-def test_no_other_user_can_pose_as_kubelet(tmp_path: Path) -> None:
-    """Not even with a setuid program, whose effective user is root."""
-    put(tmp_path, 5, "kubelet", 5, "--eviction-hard=memory.available<99%", uid=65534)
-    assert KubeletProcess(str(tmp_path)).new_flags(0) is None
 
 
 def test_a_kubelet_that_is_a_zombie_has_no_flags(tmp_path: Path) -> None:
@@ -106,20 +108,14 @@ def test_a_kubelet_that_is_a_zombie_has_no_flags(tmp_path: Path) -> None:
     assert KubeletProcess(str(tmp_path)).new_flags(0) == KubeletFlags(KUBELET_CONFIG)
 
 
-def test_without_a_free_descriptor_there_is_no_kubelet_for_now(tmp_path: Path) -> None:
-    kubelet = KubeletProcess(str(tmp_path / "proc"))
+@pytest.mark.parametrize("missing", [".", "10/comm", "10/stat"])
+def test_a_look_that_fails_is_taken_again(tmp_path: Path, missing: str) -> None:
+    """No descriptor is free, or kubelet ends during the look, so that its successor could not be told from it."""
+    proc, kubelet = tmp_path / "proc", KubeletProcess(str(tmp_path / "proc"))
+    put(proc, 10, "kubelet", 7)
+    aside = (proc / missing).rename(tmp_path / "aside")
     assert kubelet.new_flags(0) is None
-    put(tmp_path / "proc", 5, "kubelet", 5, "--config=/a")
-    assert kubelet.new_flags(10 * S) is not None
-
-
-def test_a_kubelet_that_ends_during_the_look_is_none(tmp_path: Path) -> None:
-    """Its start time cannot be read then, nor that of its successor be told from it."""
-    put(tmp_path, 10, "kubelet", 7)
-    (tmp_path / "10/stat").unlink()
-    kubelet = KubeletProcess(str(tmp_path))
-    assert kubelet.new_flags(0) is None
-    put(tmp_path, 10, "kubelet", 7)
+    aside.rename(proc / missing)
     assert kubelet.new_flags(10 * S) is not None
 
 
