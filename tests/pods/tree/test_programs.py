@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from helpers.fixtures import Patch
 from helpers.nodes import MIB, S
+from helpers.processes import containers
 from helpers.trees import FakeTree
 
 from cgpause.kernel.cgroupfs import Cgroup
@@ -46,9 +46,8 @@ def test_a_pod_is_unmade_until_a_program_runs_in_it(
     monkeypatch.setattr(programs, "look_inside", lambda _: found[0])
     tree.refresh(0)
     path = fake.add_pod("web-0", current=100 * MIB)  # ended containers left some
-    for child in filter(Path.is_dir, path.iterdir()):
-        (child / "memory.current").write_text("0\n")
-    (next(filter(Path.is_dir, path.iterdir())) / "memory.current").write_text(f"{used_mib * MIB}\n")
+    for child, used in zip(containers(path), (0, used_mib * MIB), strict=True):
+        (child / "memory.current").write_text(f"{used}\n")
     if populated is not None:
         (path / "cgroup.events").write_text(f"populated {populated}\n")
     (tracked,) = tree.refresh(S)[0]
@@ -117,8 +116,7 @@ def test_after_a_while_only_pods_that_still_wait_are_looked_at_and_not_in_each_s
         return found[0]
 
     monkeypatch.setattr(programs, "look_inside", look)
-    path = fake.add_pod("web-0")
-    for child in filter(Path.is_dir, path.iterdir()):
+    for child in containers(fake.add_pod("web-0")):
         (child / "memory.current").write_text("0\n")
     (tracked,) = tree.refresh(0)[0]
     for at_ns in (S, (1 + seconds) * S - 1, (1 + seconds) * S):
