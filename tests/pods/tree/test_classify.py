@@ -127,24 +127,19 @@ def test_a_container_that_starts_may_yet_listen(fake: FakeTree, tree: PodTree, a
     assert workloads(tree) == {"slow": PodKind.BATCH, "known": PodKind.SERVICE}
 
 
-def test_a_known_service_that_started_just_before_the_daemon_is_starting(
+def test_of_silent_pods_from_before_the_daemon_only_known_services_are_starting(
     fake: FakeTree, tree: PodTree, asked: Asked
 ) -> None:
-    """After an upgrade or a boot it would be frozen as batch before it listens."""
-    tree.classifier.kinds = Kinds({"default/web": True})
+    """After an upgrade or a boot a service would be frozen as batch before it listens.
+
+    A new job would be starting, because the daemon can pause pods of the other workload.
+    """
+    tree.classifier.kinds = Kinds({"default/web": True, "default/other": False})
     asked.answers = {str(fake.add_pod("web")): False, str(fake.add_pod("job")): False}
     tree.refresh(S)
     assert workloads(tree) == {"web": PodKind.STARTING, "job": PodKind.BATCH}
     tree.refresh(int((1 + FIRM_S) * S))
     assert workloads(tree) == {"web": PodKind.BATCH, "job": PodKind.BATCH}
-
-
-def test_a_silent_pod_from_before_the_daemon_is_batch_at_once(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
-    """A new one would be starting, because the daemon can pause pods of the other workload."""
-    tree.classifier.kinds.note_batch("default/other")
-    asked.answers = {str(fake.add_pod("job")): False}
-    tree.refresh(S)
-    assert workloads(tree) == {"job": PodKind.BATCH}
 
 
 def test_a_workload_is_known_by_its_other_pods(fake: FakeTree, tree: PodTree, asked: Asked) -> None:

@@ -264,14 +264,3 @@ def test_containers_limits_are_read_again_only_where_they_may_have_changed(
     assert refresh(605, None) == without
     (pod / "memory.max").write_text("8000\n")
     assert refresh(606, 7000) == 7000, "the pod was resized"
-
-
-def test_the_own_limit_counts_after_lost_events(fake: FakeTree, tree: PodTree) -> None:
-    """A container with a larger limit may have started."""
-    pod = fake.add_pod("web", current=2 * MIB, memory_max=str(90 * MIB))
-    set_limit(pod, str(20 * MIB))
-    tree.refresh(0)
-    (tracked,) = tree.pods.values()
-    assert limit_of(tree) == 20 * MIB
-    tree.programs.assume(tracked)
-    assert limit_of(tree) == 90 * MIB
