@@ -165,6 +165,7 @@ def test_a_dropped_pod_is_silent_and_dropping_twice_is_harmless(watch: Watch, ti
     watch.drop_pod(pod.id)
     write("cpu.max")(tier / "pod")
     assert watch.read() == Changes()
+    assert "inotify wd" not in Path(f"/proc/self/fdinfo/{watch.fileno()}").read_text(), "the kernel has no watch left"
 
 
 def test_a_removed_pod_takes_its_watch_along(watch: Watch, tier: Path, pod: Cgroup) -> None:
