@@ -52,6 +52,14 @@ def tree(fake: FakeTree, words: Requested) -> Iterator[PodTree]:
     made.close()
 
 
+@pytest.fixture
+def web(fake: FakeTree, start_process: Start) -> Path:
+    """Return a pod whose container says protect."""
+    made = fake.add_pod("web")
+    put(containers(made)[1], start_process({"CGPAUSE": "protect"}))
+    return made
+
+
 def test_a_pod_is_requested_once_until_its_containers_change(fake: FakeTree, tree: PodTree, words: Requested) -> None:
     fake.add_pod("web")
     (tracked,) = tree.refresh(0)[0]
@@ -112,9 +120,8 @@ def test_after_a_reload_without_own_words_none_counts(fake: FakeTree, tree: PodT
     assert tracked.pod.protected is None
 
 
-def test_a_command_reads_the_words_at_once(fake: FakeTree, start_process: Start) -> None:
-    pod = fake.add_pod("web")
-    put(containers(pod)[1], start_process({"CGPAUSE": "protect"}))
+@pytest.mark.usefixtures("web")
+def test_a_command_reads_the_words_at_once(fake: FakeTree) -> None:
     tree = PodTree(str(fake.root), str(fake.log_dir), Config())
     (tracked,) = tree.refresh(0)[0]
     assert tracked.pod.protected == OWN
@@ -208,14 +215,14 @@ def test_without_the_right_the_thread_says_so_once(
 @pytest.mark.parametrize(
     ("config", "refused"), [(Config(), True), (Config(protect=ProtectConfig(own_word=False)), False)]
 )
+@pytest.mark.usefixtures("web")
 def test_a_command_knows_that_it_may_not_read_the_words(
-    fake: FakeTree, start_process: Start, monkeypatch: Patch, config: Config, refused: bool
+    fake: FakeTree, monkeypatch: Patch, config: Config, refused: bool
 ) -> None:
     def refuse(*_: object) -> bytes:
         raise PermissionError
 
     monkeypatch.setattr(environment, "_read", refuse)
-    put(containers(fake.add_pod("web"))[0], start_process({"CGPAUSE": "protect"}))
     tree = PodTree(str(fake.root), str(fake.log_dir), config)
     tree.refresh(0)
     assert tree.words.is_refused is refused
@@ -223,16 +230,10 @@ def test_a_command_knows_that_it_may_not_read_the_words(
 
 
 def test_a_bug_costs_only_the_words_of_the_pods_that_it_meets(
-    fake: FakeTree,
-    start_process: Start,
-    thread: OwnWordsThread,
-    monkeypatch: Patch,
-    caplog: Log,
+    fake: FakeTree, web: Path, thread: OwnWordsThread, monkeypatch: Patch, caplog: Log
 ) -> None:
     monkeypatch.setattr(ContainerWords, "read", lambda *_: 1 / 0)
-    pod = fake.add_pod("web")
-    put(containers(pod)[1], start_process({"CGPAUSE": "protect"}))
-    with opened(fake, pod) as cgroup:
+    with opened(fake, web) as cgroup:
         assert thread.request(cgroup)
         wait_until(lambda: "own word of a pod not read" in caplog.text, "the error")
         monkeypatch.undo()
@@ -240,12 +241,8 @@ def test_a_bug_costs_only_the_words_of_the_pods_that_it_meets(
         wait_until(lambda: cgroup.id in thread.take(), "the word")
 
 
-def test_a_pod_that_has_gone_or_was_made_again_gets_no_word(
-    fake: FakeTree, start_process: Start, thread: OwnWordsThread
-) -> None:
-    pod = fake.add_pod("web")
-    put(containers(pod)[1], start_process({"CGPAUSE": "protect"}))
-    with opened(fake, pod) as cgroup:
+def test_a_pod_that_has_gone_or_was_made_again_gets_no_word(fake: FakeTree, web: Path, thread: OwnWordsThread) -> None:
+    with opened(fake, web) as cgroup:
         assert thread._read(cgroup.id._replace(inode=cgroup.id.inode + 1), ContainerWords())
         assert thread._read(cgroup.id._replace(path=cgroup.id.path + "x"), ContainerWords())
         assert thread.take() == {}
