@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers.fixtures import Log
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpause.core.errors import MalformedError
@@ -204,7 +204,6 @@ signals = st.sampled_from(["nodefs.available", "nodefs.inodesFree", "imagefs.ava
 others = st.dictionaries(signals, st.integers(0, 100).map("{}%".format))
 
 
-@settings(deadline=None)
 @given(others, st.integers(1, 1 << 60), st.integers(0, 4), st.sampled_from(['"', "'", ""]))
 def test_all_ways_to_write_a_map_say_the_same(other: dict[str, str], size_bytes: int, place: int, quote: str) -> None:
     entries = list(other.items())
