@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 from typing import NamedTuple
@@ -118,20 +118,21 @@ class Event:
     @property
     def journal(self) -> dict[str, str]:
         """The event as journal fields (`CGPAUSE_POD` and so on), with MESSAGE_ID if its kind has one."""
-        found = {f"CGPAUSE_{name.upper()}": str(value) for name, value in self.known() if name != "at"}
+        found = {f"CGPAUSE_{name.upper()}": str(value) for name, value in self.known()}
         if self.what in MESSAGE_IDS:
             found["MESSAGE_ID"] = MESSAGE_IDS[self.what]
         return found
 
     def known(self) -> Iterator[tuple[str, object]]:
-        """Yield name and value of each field that is not None."""
+        """Yield name and value of each field that is not None; the time is left out."""
         for name in NAMES:
             value = getattr(self, name)
             if value is not None:
                 yield name, value
 
 
-NAMES = tuple(field.name for field in fields(Event))
+NAMES = tuple(field.name for field in fields(Event) if field.name != "at")
+"""All fields but the time, which the log, the journal and the history each have in a form of their own."""
 _LOGGED = (
     "pod",
     "uid",
@@ -175,19 +176,13 @@ def make_event(
     used_pct: float | None = None,
 ) -> Event:
     """Return an event of the present moment; `record` is the record of its pause."""
-    paused_s = None
-    if record is not None and what is not EventKind.PAUSED:
-        paused_s = round(max(0, now_ns() - record.since_ns) / 1e9, 3)
-    return Event(
+    made = Event(
         at=round(time.time(), 3),
         what=what,
         pod=pod.label,
         uid=pod.uid,
         reason=reason,
-        result=None if result is None else str(result),
-        paused_s=paused_s,
-        owner=None if record is None else str(record.owner),
-        mechanism=None if record is None else str(record.mechanism),
+        result=result,
         cgroup=cgroup,
         cpu_max_from=None if cpu_max_from is None else str(cpu_max_from),
         cpu_max_to=None if cpu_max_to is None else str(cpu_max_to),
@@ -196,9 +191,17 @@ def make_event(
         memory_current_bytes=memory_current_bytes,
         foreign=foreign or None,
         used_pct=None if used_pct is None else round(used_pct, 1),
-        pause_reason=None if record is None or record.reason == reason else record.reason,
-        since_ns=None if record is None else record.since_ns,
         boot=boot_id(),
+    )
+    if record is None:
+        return made
+    return replace(
+        made,
+        paused_s=None if what is EventKind.PAUSED else round(max(0, now_ns() - record.since_ns) / 1e9, 3),
+        owner=record.owner,
+        mechanism=record.mechanism,
+        pause_reason=None if record.reason == reason else record.reason,
+        since_ns=record.since_ns,
     )
 
 

@@ -51,8 +51,7 @@ def encode(event: Event) -> bytes:
     """Return an event as a line of the history."""
     values: dict[str, object] = {"time": iso(event.at)}
     for name, value in event.known():
-        if name != "at":
-            values[name] = value[:MAX_TEXT] if isinstance(value, str) else value
+        values[name] = value[:MAX_TEXT] if isinstance(value, str) else value
     return json.dumps(values, separators=(",", ":")).encode() + b"\n"
 
 
@@ -62,7 +61,7 @@ def decode(line: bytes) -> Event | None:
         return None
     try:
         found = json.loads(line)
-        values = {name: found[name] for name in NAMES if name in found and name != "at"}
+        values = {name: found[name] for name in NAMES if name in found}
         at = datetime.fromisoformat(found["time"])
         if at.tzinfo is None or not all(_is_kind(name, value) for name, value in values.items()):
             return None
