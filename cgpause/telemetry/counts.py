@@ -6,7 +6,7 @@ The number of time series is bounded: MAX_NAMESPACES limits the namespaces, MAX_
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -79,22 +79,17 @@ class _Totals:
 
     def __init__(self) -> None:
         self.pauses: Counter[str] = Counter()
-        self.seconds: dict[str, float] = {}
+        self.seconds: defaultdict[str, float] = defaultdict(float)
 
     def begin(self) -> None:
         """Begin the series at 0: a series that begins with its first pause would hide that pause from `increase()`."""
         for mechanism in Mechanism:
-            self.pauses[mechanism] += 0
-            self.seconds.setdefault(mechanism, 0.0)
+            self.add_pauses(mechanism, 0)
 
-    def add_pause(self, mechanism: str) -> None:
-        """Count a pause; `add_time` adds its seconds later."""
-        self.pauses[mechanism] += 1
-        self.seconds.setdefault(mechanism, 0.0)
-
-    def add_time(self, mechanism: str, seconds: float) -> None:
-        """Add paused seconds."""
-        self.seconds[mechanism] = self.seconds.get(mechanism, 0.0) + seconds
+    def add_pauses(self, mechanism: str, number: int) -> None:
+        """Count pauses; `seconds` grows later, from 0 on."""
+        self.pauses[mechanism] += number
+        self.seconds[mechanism] += 0.0
 
     def figures(self, name: str, *labels: str) -> Values:
         """Return the metrics `<name>pauses_total` and `<name>paused_seconds_total`."""
@@ -217,13 +212,13 @@ class Counts:
             return
         label = pod_label(event.pod)
         self._ongoing[event.uid] = _Ongoing(label, event.mechanism, max(event.since_ns, self._since_ns))
-        self._namespace(label).add_pause(event.mechanism)
+        self._namespace(label).add_pauses(event.mechanism, 1)
         pod = self._pods.pop(label, None)
         if pod is None and self._make_room():
             pod = _Totals()
         if pod is not None:
             self._pods[label] = pod  # at the end: paused last
-            pod.add_pause(event.mechanism)
+            pod.add_pauses(event.mechanism, 1)
 
     def _end(self, event: Event) -> None:
         if event.result is not None and event.result in self.causes:
@@ -244,9 +239,9 @@ class Counts:
         if seconds <= 0:
             return
         pause.counted_ns = at_ns
-        self._namespace(pause.label).add_time(pause.mechanism, seconds)
+        self._namespace(pause.label).seconds[pause.mechanism] += seconds
         if pause.label in self._pods:
-            self._pods[pause.label].add_time(pause.mechanism, seconds)
+            self._pods[pause.label].seconds[pause.mechanism] += seconds
 
     def _namespace(self, label: PodLabel) -> _Totals:
         name = label.namespace
