@@ -39,21 +39,17 @@ def _parse(base: T, text: str, source: str) -> T:
 
 def load_config(path: str, *, must_exist: bool) -> Config:
     """Return the configuration in a file; a missing file means the defaults, unless it `must_exist`."""
+    return load_options(Config(), path, must_exist=must_exist)
+
+
+def load_options(base: T, path: str, *, must_exist: bool = True) -> T:
+    """Return `base` with the options that a file sets; a missing file sets none, unless it `must_exist`."""
     try:
         data = _read(path)
     except OSError as e:
         # A link to a missing file is an operator's mistake, not a request for the defaults.
         if isinstance(e, FileNotFoundError) and not must_exist and not os.path.islink(path):
-            return Config()
-        raise _file_error(path, f"cannot be read: {e.strerror}") from e
-    return parse_config(_decoded(data, path), path)
-
-
-def load_options(base: T, path: str) -> T:
-    """Return `base` with the options that a file sets, read in the same way; the file must exist."""
-    try:
-        data = _read(path)
-    except OSError as e:
+            return base
         raise _file_error(path, f"cannot be read: {e.strerror}") from e
     return _parse(base, _decoded(data, path), path)
 
