@@ -47,7 +47,6 @@ class CgroupGoneError(CgpauseError):
     """The cgroup was removed, which is normal on a node at any time."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
         super().__init__(f"cgroup is gone: {printable(path)}")
 
 
@@ -57,8 +56,6 @@ class KernelError(CgpauseError):
     verb = "use"
 
     def __init__(self, path: str, error: OSError, value: str | None = None, hint: str = "") -> None:
-        self.path = path
-        self.value = value
         self.errno = error.errno or 0
         self.hint = hint
         name = errno_names.errorcode.get(self.errno, str(self.errno))
