@@ -65,27 +65,6 @@ def test_a_file_sets_what_it_names_and_leaves_the_rest() -> None:
     )
 
 
-def test_a_rule_sets_what_it_names_and_decides_nothing_else() -> None:
-    text = """
-        [[pods]]
-        match = "a/b"
-        class = "auto"
-        [[pods]]
-        match = "a/c"
-        class = "service"
-        priority = -5
-        [[pods]]
-        match = "a/d"
-        priority = 0
-    """
-
-    assert parse_config(text, "test.toml").pods == (
-        PodRule(match="a/b", protect=None, class_=PodClass.AUTO, priority=None),
-        PodRule(match="a/c", protect=None, class_=PodClass.SERVICE, priority=-5),
-        PodRule(match="a/d", protect=None, class_=None, priority=0),
-    )
-
-
 def test_values_have_the_types_their_fields_declare() -> None:
     parsed = parse_config('policy = "watermark"\n[watermark]\nupper_pct = 90', "test.toml")
 

@@ -185,16 +185,6 @@ protect = "yes"
     assert problems(text) == said.split()
 
 
-def test_an_error_prints_one_line_per_problem_with_source_and_option() -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_config("x = 1\n[watermark]\nbatch = 0\n", "/etc/x.toml")
-
-    assert [line.split(": ")[:2] for line in str(caught.value).splitlines()] == [
-        ["/etc/x.toml", "x"],
-        ["/etc/x.toml", "watermark.batch"],
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "line", "part"),
     [
@@ -252,10 +242,6 @@ def test_what_a_file_says_cannot_write_to_the_terminal_unescaped() -> None:
     lines = str(caught.value).split("\n")
     assert len(lines) == 3
     assert all(line.isprintable() and len(line) < 300 for line in lines)
-
-
-def test_line_ends_of_any_system_are_read() -> None:
-    assert problems("\ufeff# \u2028 \x85\r\n\r\n[watermark]\r\nbatch = 0\r\n") == ["watermark.batch"]
 
 
 @pytest.mark.parametrize(("name", "message"), Config.GONE.items(), ids=list(Config.GONE))
