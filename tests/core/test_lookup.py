@@ -40,25 +40,21 @@ PODS = (WEB, OTHER_WEB, STATIC, NAMELESS, LIKE_A_PREFIX)
         pytest.param("etcd-node1", STATIC, id="name"),
         pytest.param("0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b", WEB, id="uid"),
         pytest.param("0f9d1a2b_3c4d_4e5f_8a6b_7c8d9e0f1a2b", WEB, id="uid-as-systemd-writes-it"),
-        pytest.param("0F9D1A2B-3C4D-4E5F-8A6B-7C8D9E0F1A2B", WEB, id="uid-in-upper-case"),
         pytest.param("0F9D1A2B_3C4D_4E5F_8A6B_7C8D9E0F1A2B", WEB, id="uid-in-upper-case-with-underscores"),
-        pytest.param("b1f4499cb83e8ce3e7de136e9e81cb0d", STATIC, id="static-uid"),
-        pytest.param("B1F4499CB83E8CE3E7DE136E9E81CB0D", STATIC, id="static-uid-in-upper-case"),
+        pytest.param(STATIC.uid, STATIC, id="a-uid-that-is-another-pod's-name"),
         pytest.param("b1f4", STATIC, id="static-prefix-of-four"),
         pytest.param("0f9d1a2b", WEB, id="shortest-unique-prefix"),
         pytest.param("0f9d1a2b_3c", WEB, id="prefix-with-underscore"),
-        pytest.param("0F9D1A2C", OTHER_WEB, id="prefix-in-upper-case"),
         pytest.param("deadbeef-", NAMELESS, id="prefix-of-a-pod-without-a-name"),
         pytest.param("deadbeef", LIKE_A_PREFIX, id="a-name-wins-over-another-pod's-prefix"),
         pytest.param(WEB.cgroup.path, WEB, id="relative-path"),
-        pytest.param(f"{WEB.cgroup.path}/", WEB, id="relative-path-with-slash"),
         pytest.param(f"/{WEB.cgroup.path}", WEB, id="path-as-in-proc-pid-cgroup"),
         pytest.param(f"{ROOT}/{WEB.cgroup.path}", WEB, id="absolute-path"),
         pytest.param(f"{ROOT}/{WEB.cgroup.path}/", WEB, id="absolute-path-with-slash"),
     ],
 )
 def test_every_form_of_reference_finds_its_pod(ref: str, pod: Pod) -> None:
-    assert find_pod(ref, PODS, ROOT) is pod
+    assert find_pod(ref, (*PODS, LIKE_A_UID), ROOT) is pod
 
 
 def refusal(find: Callable[..., object], *args: object) -> str:
@@ -71,10 +67,6 @@ def refusal(find: Callable[..., object], *args: object) -> str:
 @pytest.mark.parametrize("root", ["/", "/sys/fs/cgroup/", "/tmp/tree"])
 def test_an_absolute_path_is_below_the_root_in_use(root: str) -> None:
     assert find_pod(f"{root.rstrip('/')}/{WEB.cgroup.path}", PODS, root) is WEB
-
-
-def test_a_pod_named_like_anothers_uid_is_not_taken_for_it() -> None:
-    assert find_pod(STATIC.uid, (*PODS, LIKE_A_UID), ROOT) is STATIC
 
 
 @pytest.mark.parametrize(
