@@ -28,14 +28,7 @@ from cgpause.telemetry.published import Stamp, encode
 
 REPO = Path(__file__).parents[2]
 S = 1_000_000_000
-VALUES: Values = {
-    "cgpause_headroom_bytes": [Figure((), 123456789012)],
-    "cgpause_pods": [Figure(("running",), 3), Figure(("paused",), 1)],
-    "cgpause_pauses_total": [Figure(("default", "throttle"), 4)],
-    "cgpause_tick_duration_seconds": [Figure((), 1.25, (1, 0, 2, *[0] * 10, 1))],
-}
-
-
+VALUES: Values = {"cgpause_headroom_bytes": [Figure((), 123456789012)]}
 Publish = Callable[..., None]
 
 

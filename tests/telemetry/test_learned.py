@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from cgpause.core.paths import LEARNED_FILE
 from cgpause.policy.kinds import KEPT, Kinds
 from cgpause.policy.peaks import KEPT_PEAKS, KEPT_WORKLOADS
-from cgpause.telemetry import learned, recorder, saver
+from cgpause.telemetry import learned, recorder
 from cgpause.telemetry.learned import Learned, LearnedError, decode, encode, read, write
 from cgpause.telemetry.saver import Saver, load
 
@@ -292,12 +292,4 @@ def test_a_damaged_file_is_told_once_and_replaced_by_the_next(path: str, hand: H
     (line,) = caplog.messages
     assert line.startswith("learned workloads not loaded error=")
     assert "schema 2" in line
-    assert learned.read(path) == Learned(JOB)
-
-
-def test_the_thread_of_the_history_does_it_after_the_events_so_far(tmp_path: Path, path: str) -> None:
-    thread = recorder.StateDirThread(recorder.HistoryWriter(str(tmp_path / "history.jsonl"), 1))
-    one = saver.Saver(path, thread, Learned())
-    one.tick(1, JOB, Kinds())
-    thread.close()
     assert learned.read(path) == Learned(JOB)

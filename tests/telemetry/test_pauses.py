@@ -72,15 +72,12 @@ def test_an_end_alone_says_when_it_began_by_the_boot_clock() -> None:
     assert (found.start, found.end, found.paused_s, found.reason) == (100, 130, 30, "full")
 
 
-@pytest.mark.parametrize("begun", [True, False], ids=["begin-noted", "begin-not-noted"])
-def test_an_end_whose_record_was_lost_ends_the_pods_last_pause(begun: bool) -> None:
-    before = [paused(50, 1), resumed(60, 1, 10)]
-    begin = [paused(100, 5)] if begun else []
-    *_, found = pauses([*before, *begin, resumed(130, None, None, result="lost")])
+def test_an_end_whose_record_was_lost_ends_the_pods_last_pause() -> None:
+    lost = resumed(130, None, None, result="lost")
+    *_, found = pauses([paused(50, 1), resumed(60, 1, 10), paused(100, 5), lost])
 
-    if begun:
-        assert (found.start, found.end, found.paused_s, found.state) == (100, 130, None, PauseState.ENDED)
-    assert len(pauses([resumed(130, None, None)])) == 1
+    assert (found.start, found.end, found.paused_s, found.state) == (100, 130, None, PauseState.ENDED)
+    assert len(pauses([lost])) == 1, "also if its begin was not noted"
 
 
 def test_a_pod_that_went_ends_its_pause() -> None:
@@ -109,7 +106,6 @@ def test_an_event_of_no_pause_makes_none() -> None:
         ({PauseKey(BOOT, "u1", 5 * S)}, PauseState.ACTIVE),
         ({PauseKey(BOOT, "u1", 6 * S)}, PauseState.UNKNOWN),
         ({PauseKey("b2", "u1", 5 * S)}, PauseState.UNKNOWN),
-        (set(), PauseState.UNKNOWN),
     ],
 )
 def test_a_pause_runs_only_where_its_cgroup_says_so(active: set[PauseKey], state: PauseState) -> None:
@@ -228,12 +224,8 @@ NOON = datetime(2026, 11, 22, 12, 30, 15)
 @pytest.mark.parametrize(
     ("text", "moment"),
     [
-        ("90s", datetime(2026, 11, 22, 12, 28, 45)),
-        ("1h", datetime(2026, 11, 22, 11, 30, 15)),
         ("-1h", datetime(2026, 11, 22, 11, 30, 15)),
         ("1h30m", datetime(2026, 11, 22, 11, 0, 15)),
-        ("2d", datetime(2026, 11, 20, 12, 30, 15)),
-        ("1w", datetime(2026, 11, 15, 12, 30, 15)),
         (" 2H ago ", datetime(2026, 11, 22, 10, 30, 15)),
         ("today", datetime(2026, 11, 22)),
         ("Yesterday", datetime(2026, 11, 21)),

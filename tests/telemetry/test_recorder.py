@@ -56,13 +56,6 @@ def test_a_missing_folder_is_told_once_with_who_makes_it_and_tried_again_each_ti
     assert list(history.read(path)) == [event(6), event(7)]
 
 
-def test_no_room_means_no_history(path: str, caplog: pytest.LogCaptureFixture) -> None:
-    HistoryWriter(path, 0).keep(event(1))
-
-    assert not Path(path).exists()
-    assert caplog.messages == []
-
-
 def test_the_thread_takes_another_size(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     thread = StateDirThread.start(path, 0)
     assert thread is not None
