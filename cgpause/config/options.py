@@ -58,7 +58,12 @@ def _as_metadata(make: Callable[P, Option]) -> Callable[P, dict[str, Option]]:
 
 
 option = _as_metadata(Option)
-"""Makes a field's metadata: `name: type = field(default=..., metadata=option("What it does.", low=1, high=9))`."""
+"""Makes the metadata of a field, as in `name: type = field(metadata=option("What it does.", low=1, high=9))`."""
+
+
+def setting(doc: str, *, default: T, **more: Any) -> T:  # noqa: ANN401 - as in Option
+    """Return the dataclass field of an option with a default; `more` as in `Option`."""
+    return dataclasses.field(default=default, metadata=option(doc, **more))
 
 
 class Conflict(NamedTuple):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar
 
-from cgpause.config.options import Conflict, option
+from cgpause.config.options import Conflict, option, setting
 from cgpause.core.model import CpuMax, Mechanism, Policy, QosClass
 
 _PERIOD_US = 100_000
@@ -55,13 +55,11 @@ class HowPaused(StrEnum):
 class ReserveConfig:
     """Options of the reserve policy, which has nothing to tune."""
 
-    sacrifice: bool = field(
+    sacrifice: bool = setting(
+        "If no headroom is left although every pod that may be paused is paused, except the one that always runs, "
+        "kill the containers of the pod that loses least: lowest priority first, then batch before services, then "
+        "least CPU time used. kubelet restarts them.",
         default=False,
-        metadata=option(
-            "If no headroom is left although every pod that may be paused is paused, except the one that always runs, "
-            "kill the containers of the pod that loses least: lowest priority first, then batch before services, then "
-            "least CPU time used. kubelet restarts them."
-        ),
     )
 
 
@@ -69,47 +67,35 @@ class ReserveConfig:
 class WatermarkConfig:
     """The paper's parameters."""
 
-    upper_pct: float = field(
+    upper_pct: float = setting(
+        "Memory use at which pausing starts, in percent of the tighter of node and kubepods.",
         default=90.0,
-        metadata=option(
-            "Memory use at which pausing starts, in percent of the tighter of node and kubepods.",
-            unit="%",
-            above=0,
-            high=100,
-            paper="Mupper",
-        ),
+        unit="%",
+        above=0,
+        high=100,
+        paper="Mupper",
     )
-    lower_pct: float = field(
+    lower_pct: float = setting(
+        "Memory use at or below which every pod is resumed.",
         default=80.0,
-        metadata=option(
-            "Memory use at or below which every pod is resumed.",
-            unit="%",
-            low=0,
-            high=100,
-            limit="below upper_pct",
-            paper="Mlower",
-        ),
+        unit="%",
+        low=0,
+        high=100,
+        limit="below upper_pct",
+        paper="Mlower",
     )
-    interval_s: float = field(
-        default=1.0,
-        metadata=option(
-            "Time between two decisions while pods are paused.", unit="s", low=0.05, high=60, paper="interval"
-        ),
+    interval_s: float = setting(
+        "Time between two decisions while pods are paused.", default=1.0, unit="s", low=0.05, high=60, paper="interval"
     )
-    patience: int = field(
-        default=3,
-        metadata=option("Intervals without improvement before more pods are paused.", low=1, high=1000, paper="T"),
+    patience: int = setting(
+        "Intervals without improvement before more pods are paused.", default=3, low=1, high=1000, paper="T"
     )
-    batch: int = field(
-        default=2, metadata=option("Pods paused, or sacrificed, at a time.", low=1, high=1000, paper="R")
-    )
-    sacrifice: bool = field(
+    batch: int = setting("Pods paused, or sacrificed, at a time.", default=2, low=1, high=1000, paper="R")
+    sacrifice: bool = setting(
+        "If all pods that may be paused are paused, and memory use stays at or above upper_pct, kill the "
+        "containers of the pods that were paused last, `batch` at a time; kubelet restarts them.",
         default=True,
-        metadata=option(
-            "If all pods that may be paused are paused, and memory use stays at or above upper_pct, kill the "
-            "containers of the pods that were paused last, `batch` at a time; kubelet restarts them.",
-            paper="removeContainer",
-        ),
+        paper="removeContainer",
     )
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -126,18 +112,16 @@ class WatermarkConfig:
 class ThrottleConfig:
     """The `cpu.max` of a paused pod."""
 
-    quota_us: int = field(
+    quota_us: int = setting(
+        "CPU time that a paused pod may use in each 100 ms. The kernel refuses less than 1000. Before Linux 6.18 a "
+        "throttled task can stop inside the kernel with a lock held, for longer the smaller the quota. The odd "
+        "microsecond distinguishes this value from all CPU limits, which are multiples of 10 µs: a new limit that "
+        "equals it during a pause would be lost.",
         default=1001,
-        metadata=option(
-            "CPU time that a paused pod may use in each 100 ms. The kernel refuses less than 1000. Before Linux 6.18 a "
-            "throttled task can stop inside the kernel with a lock held, for longer the smaller the quota. The odd "
-            "microsecond distinguishes this value from all CPU limits, which are multiples of 10 µs: a new limit that "
-            "equals it during a pause would be lost.",
-            unit="µs",
-            low=1000,
-            high=1_000_000,
-            paper="CPUr",
-        ),
+        unit="µs",
+        low=1000,
+        high=1_000_000,
+        paper="CPUr",
     )
 
     @property
@@ -155,46 +139,38 @@ class ThrottleConfig:
 class HoldConfig:
     """Limits on the length of a pause."""
 
-    max_pause_s: float = field(
+    max_pause_s: float = setting(
+        "Longest pause of a service. Less than the 10 s between two of Kubernetes' default liveness probes, so "
+        "that it misses at most one; after three in a row kubelet kills the container (after 24 s, measured).",
         default=9.0,
-        metadata=option(
-            "Longest pause of a service. Less than the 10 s between two of Kubernetes' default liveness probes, so "
-            "that it misses at most one; after three in a row kubelet kills the container (after 24 s, measured).",
-            unit="s",
-            low=1,
-            high=86400,
-        ),
+        unit="s",
+        low=1,
+        high=86400,
     )
-    batch_max_pause_s: float = field(
+    batch_max_pause_s: float = setting(
+        "Longest pause of a batch pod: no process in it listens on a TCP port, so it has no HTTP, TCP or gRPC "
+        "probe to miss. If several pauses are due to end, the pods take turns.",
         default=600.0,
-        metadata=option(
-            "Longest pause of a batch pod: no process in it listens on a TCP port, so it has no HTTP, TCP or gRPC "
-            "probe to miss. If several pauses are due to end, the pods take turns.",
-            unit="s",
-            low=1,
-            high=86400,
-        ),
+        unit="s",
+        low=1,
+        high=86400,
     )
-    min_run_s: float = field(
+    min_run_s: float = setting(
+        "Shortest run of a pod after its longest pause, after distress or after `cgpause resume`, so that a "
+        "probe can succeed.",
         default=12.0,
-        metadata=option(
-            "Shortest run of a pod after its longest pause, after distress or after `cgpause resume`, so that a "
-            "probe can succeed.",
-            unit="s",
-            low=0,
-            high=86400,
-        ),
+        unit="s",
+        low=0,
+        high=86400,
     )
-    settle_s: float = field(
+    settle_s: float = setting(
+        "For this time after a pod has appeared or its containers have changed, the watermark policy does not "
+        "pause it, and no policy kills its containers (`sacrifice`): kubelet and systemd write its cpu.max late. "
+        "The reserve policy may pause it once the container runs.",
         default=5.0,
-        metadata=option(
-            "For this time after a pod has appeared or its containers have changed, the watermark policy does not "
-            "pause it, and no policy kills its containers (`sacrifice`): kubelet and systemd write its cpu.max late. "
-            "The reserve policy may pause it once the container runs.",
-            unit="s",
-            low=0,
-            high=3600,
-        ),
+        unit="s",
+        low=0,
+        high=3600,
     )
 
 
@@ -202,9 +178,8 @@ class HoldConfig:
 class MemoryHighConfig:
     """Options of memory.high on kubepods, which wakes the daemon and slows growth near the limit."""
 
-    enabled: bool = field(
-        default=True,
-        metadata=option("Whether the daemon sets memory.high of kubepods while it runs; it restores the original."),
+    enabled: bool = setting(
+        "Whether the daemon sets memory.high of kubepods while it runs; it restores the original.", default=True
     )
 
 
@@ -212,14 +187,12 @@ class MemoryHighConfig:
 class HistoryConfig:
     """Options of the history."""
 
-    max_mib: int = field(
+    max_mib: int = setting(
+        "Disk space for the history, in two files of half this size; 0: no history. A pause takes about 1 KiB.",
         default=16,
-        metadata=option(
-            "Disk space for the history, in two files of half this size; 0: no history. A pause takes about 1 KiB.",
-            unit="MiB",
-            low=0,
-            high=1024,
-        ),
+        unit="MiB",
+        low=0,
+        high=1024,
     )
 
 
@@ -227,9 +200,8 @@ class HistoryConfig:
 class MetricsConfig:
     """Options of the metrics that the daemon publishes for Prometheus."""
 
-    publish: bool = field(
-        default=False,
-        metadata=option("Whether the daemon publishes metrics in /run/cgpause, where `cgpause metrics` reads them."),
+    publish: bool = setting(
+        "Whether the daemon publishes metrics in /run/cgpause, where `cgpause metrics` reads them.", default=False
     )
 
 
@@ -237,30 +209,24 @@ class MetricsConfig:
 class ProtectConfig:
     """Pods that are never paused, unless a rule allows it."""
 
-    all: bool = field(
-        default=False,
-        metadata=option("Protect every pod. Only pods of a rule with protect = false are paused then (an allow-list)."),
+    all: bool = setting(
+        "Protect every pod. Only pods of a rule with protect = false are paused then (an allow-list).", default=False
     )
-    namespaces: tuple[str, ...] = field(
+    namespaces: tuple[str, ...] = setting(
+        "Namespaces whose pods are protected.",
         default=("kube-system",),
-        metadata=option(
-            "Namespaces whose pods are protected.",
-            pattern=_is_name_glob,
-            allowed=f"globs on a namespace ({_GLOB_CHARACTERS})",
-            empty="An empty list protects none.",
-        ),
+        pattern=_is_name_glob,
+        allowed=f"globs on a namespace ({_GLOB_CHARACTERS})",
+        empty="An empty list protects none.",
     )
-    static_pods: bool = field(
-        default=True,
-        metadata=option("Protect static pods, which kubelet starts from files (the control plane)."),
+    static_pods: bool = setting(
+        "Protect static pods, which kubelet starts from files (the control plane).", default=True
     )
-    guaranteed: bool = field(default=True, metadata=option("Protect pods of QoS class Guaranteed."))
-    own_word: bool = field(
+    guaranteed: bool = setting("Protect pods of QoS class Guaranteed.", default=True)
+    own_word: bool = setting(
+        "Heed a pod's own word: CGPAUSE=protect, service or batch in the environment of a container, from the "
+        "pod's manifest (docs/configuration.md).",
         default=True,
-        metadata=option(
-            "Heed a pod's own word: CGPAUSE=protect, service or batch in the environment of a container, from the "
-            "pod's manifest (docs/configuration.md)."
-        ),
     )
 
 
@@ -283,33 +249,24 @@ class PodRule:
             allowed=f'a glob on "namespace/name", with exactly one / ({_GLOB_CHARACTERS})',
         ),
     )
-    protect: bool | None = field(
-        default=None, metadata=option("Whether these pods are protected (true) or may be paused (false).")
-    )
-    class_: PodClass | None = field(
+    protect: bool | None = setting("Whether these pods are protected (true) or may be paused (false).", default=None)
+    class_: PodClass | None = setting(
+        "The class of these pods. Batch pods are paused before services (by the reserve policy), and for longer. "
+        "auto, which is also the "
+        "default, treats a pod as batch if no process in it listens on TCP (docs/configuration.md).",
         default=None,
-        metadata=option(
-            "The class of these pods. Batch pods are paused before services (by the reserve policy), and for longer. "
-            "auto, which is also the "
-            "default, treats a pod as batch if no process in it listens on TCP (docs/configuration.md)."
-        ),
     )
-    priority: int | None = field(
+    priority: int | None = setting(
+        "Of two pods, the reserve policy pauses the one with the higher priority later, regardless of class and "
+        "size; 0 without a rule.",
         default=None,
-        metadata=option(
-            "Of two pods, the reserve policy pauses the one with the higher priority later, regardless of class and "
-            "size; 0 without a rule.",
-            low=-1000,
-            high=1000,
-        ),
+        low=-1000,
+        high=1000,
     )
-    own_word: bool | None = field(
-        default=None, metadata=option("Whether the own word of these pods counts, in place of [protect] own_word.")
+    own_word: bool | None = setting(
+        "Whether the own word of these pods counts, in place of [protect] own_word.", default=None
     )
-    qos: tuple[QosClass, ...] = field(
-        default=(),
-        metadata=option("Only pods of these QoS classes.", empty="An empty list means all."),
-    )
+    qos: tuple[QosClass, ...] = setting("Only pods of these QoS classes.", default=(), empty="An empty list means all.")
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield a conflict if the rule decides nothing."""
@@ -342,53 +299,42 @@ class Config:
     }
     """Sections and options of earlier versions, each with the message for a file that still sets it."""
 
-    policy: Policy = field(default=Policy.RESERVE, metadata=option("The policy that decides which pods are paused."))
-    mechanism: HowPaused = field(
+    policy: Policy = setting("The policy that decides which pods are paused.", default=Policy.RESERVE)
+    mechanism: HowPaused = setting(
+        "How a pod is paused. throttle lowers its cpu.max, so that it runs very slowly and can answer a patient "
+        "probe. freeze stops it completely (cgroup.freeze), so that the daemon cannot miss its SIGTERM. auto "
+        "throttles a pod and freezes it after 1.5 s if it is batch; under the policy reserve also any other pod "
+        "that has grown by 1/3200 of the memory meanwhile. `cgpause pause` treats auto as throttle.",
         default=HowPaused.AUTO,
-        metadata=option(
-            "How a pod is paused. throttle lowers its cpu.max, so that it runs very slowly and can answer a patient "
-            "probe. freeze stops it completely (cgroup.freeze), so that the daemon cannot miss its SIGTERM. auto "
-            "throttles a pod and freezes it after 1.5 s if it is batch; under the policy reserve also any other pod "
-            "that has grown by 1/3200 of the memory meanwhile. `cgpause pause` treats auto as throttle."
-        ),
     )
-    reserve: ReserveConfig = field(
+    reserve: ReserveConfig = setting(
+        "The reserve policy: pods run while the memory that they may take soon fits (docs/policies.md).",
         default=ReserveConfig(),
-        metadata=option(
-            "The reserve policy: pods run while the memory that they may take soon fits (docs/policies.md)."
-        ),
     )
-    watermark: WatermarkConfig = field(
+    watermark: WatermarkConfig = setting(
+        "The watermark policy: Algorithms 1 and 2 of Kang & Yu 2024 (doi 10.3745/TKIPS.2024.13.3.91).",
         default=WatermarkConfig(),
-        metadata=option("The watermark policy: Algorithms 1 and 2 of Kang & Yu 2024 (doi 10.3745/TKIPS.2024.13.3.91)."),
     )
-    throttle: ThrottleConfig = field(default=ThrottleConfig(), metadata=option("The cpu.max of a throttled pod."))
-    hold: HoldConfig = field(default=HoldConfig(), metadata=option("Limits on the length of a pause."))
-    memory_high: MemoryHighConfig = field(
+    throttle: ThrottleConfig = setting("The cpu.max of a throttled pod.", default=ThrottleConfig())
+    hold: HoldConfig = setting("Limits on the length of a pause.", default=HoldConfig())
+    memory_high: MemoryHighConfig = setting(
+        "memory.high of kubepods, the cgroup of all pods, as a tripwire that wakes the daemon and as a brake below "
+        "the limit (docs/memory-high.md).",
         default=MemoryHighConfig(),
-        metadata=option(
-            "memory.high of kubepods, the cgroup of all pods, as a tripwire that wakes the daemon and as a brake below "
-            "the limit (docs/memory-high.md)."
-        ),
     )
-    history: HistoryConfig = field(
-        default=HistoryConfig(),
-        metadata=option("The history, in /var/lib/cgpause, which `cgpause history` shows (docs/operations.md)."),
+    history: HistoryConfig = setting(
+        "The history, in /var/lib/cgpause, which `cgpause history` shows (docs/operations.md).", default=HistoryConfig()
     )
-    metrics: MetricsConfig = field(
-        default=MetricsConfig(), metadata=option("Metrics for Prometheus (docs/metrics.md).")
+    metrics: MetricsConfig = setting("Metrics for Prometheus (docs/metrics.md).", default=MetricsConfig())
+    protect: ProtectConfig = setting(
+        "Pods that are never paused, unless a rule below allows it.", default=ProtectConfig()
     )
-    protect: ProtectConfig = field(
-        default=ProtectConfig(), metadata=option("Pods that are never paused, unless a rule below allows it.")
-    )
-    pods: tuple[PodRule, ...] = field(
+    pods: tuple[PodRule, ...] = setting(
+        "Rules for single pods, each under its own [[pods]], in order: for each of protect, class, priority and "
+        "own_word the first that matches and sets it wins, also over [protect]. For example, to allow pausing "
+        "batch jobs even when they are Guaranteed:\n"
+        "    [[pods]]\n"
+        '    match = "batch/*"\n'
+        "    protect = false",
         default=(),
-        metadata=option(
-            "Rules for single pods, each under its own [[pods]], in order: for each of protect, class, priority and "
-            "own_word the first that matches and sets it wins, also over [protect]. For example, to allow pausing "
-            "batch jobs even when they are Guaranteed:\n"
-            "    [[pods]]\n"
-            '    match = "batch/*"\n'
-            "    protect = false"
-        ),
     )
