@@ -124,7 +124,7 @@ def _parameters(function: Any, parsed: Iterable[Any]) -> Iterator[Parameter]:  #
         kind = next((part for part in (hints[one.name], *get_args(hints[one.name])) if isinstance(part, type)), str)
         flags = tuple(flag for flag in one.opts if flag.startswith("-"))
         value = one.metavar or ""
-        if isinstance(kind, type) and issubclass(kind, StrEnum):
+        if issubclass(kind, StrEnum):
             value = "|".join(kind)
         yield Parameter(flags, value, one.help)
 

@@ -4,7 +4,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from lab.vm.host import LabError, run_tool
+from lab.vm.host import run_tool
 
 
 def pip() -> list[str]:
@@ -19,12 +19,9 @@ def build_wheel(folder: Path, repo: Path) -> Path:
 
     Raises:
         ToolError: the build failed.
-        LabError: the folder has not exactly one wheel after it.
     """
     backend = all(importlib.util.find_spec(name) for name in ("hatchling", "hatch_fancy_pypi_readme"))
     isolation = ["--no-build-isolation"] if backend else []
     run_tool([*pip(), "wheel", "--no-deps", *isolation, "-w", folder, repo])
-    wheels = list(folder.glob("*.whl"))
-    if len(wheels) != 1:
-        raise LabError(f"expected one wheel in {folder}")
-    return wheels[0]
+    [wheel] = folder.glob("*.whl")
+    return wheel
