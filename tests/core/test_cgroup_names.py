@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cgpause.core.cgroup_names import CgroupDriver, container_id, is_static_uid, pod_uid, root_driver, tier_class
+from cgpause.core.cgroup_names import CgroupDriver, container_id, pod_uid, root_driver, tier_class
 from cgpause.core.model import QosClass
 
 UUID = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"
@@ -106,8 +106,3 @@ def test_pod_uid_is_spelled_as_in_the_api(name: str, uid: str | None) -> None:
 )
 def test_container_id_is_told_by_its_name(name: str, known: bool) -> None:
     assert container_id(name) == (ID if known else None)
-
-
-def test_static_pods_have_a_uid_without_dashes() -> None:
-    assert is_static_uid(HASH)
-    assert not is_static_uid(UUID)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.core.model import CgroupId, CpuMax, Headroom, Pod, QosClass
+from cgpause.core.model import CpuMax, Headroom
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,3 @@ def test_there_is_room_below_a_threshold_exactly_while_use_is_below_it(headroom:
         assert headroom.used_pct < pct
     if room < -1:
         assert headroom.used_pct > pct
-
-
-def test_a_pod_is_called_by_its_name_and_before_that_by_its_uid() -> None:
-    pod = Pod(CgroupId("kubepods/poda", 1), "a", QosClass.BURSTABLE, "default", "web", None, None)
-    assert pod.label == "default/web"
-    assert Pod(CgroupId("kubepods/poda", 1), "a", QosClass.BURSTABLE, None, None, None, None).label == "a"
