@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.configs import only_message, problems
+from helpers.configs import problems
 from helpers.generated import current
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -140,15 +140,6 @@ def test_every_number_has_its_limits_tested() -> None:
 )
 def test_crossed_marks_are_one_problem_of_the_option_that_is_set(text: str, expected: list[str]) -> None:
     assert expected == problems(f"[watermark]\n{text}\n")
-
-
-def test_a_conflict_says_which_side_is_not_in_the_file() -> None:
-    message = only_message("[watermark]\nlower_pct = 95\n")
-
-    assert (
-        message == "found lower_pct = 95.0 and upper_pct = 90.0; allowed: lower_pct below upper_pct; "
-        "upper_pct is not set here"
-    )
 
 
 # --- Writing ----------------------------------------------------------------------------------------------------------

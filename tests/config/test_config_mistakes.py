@@ -131,6 +131,12 @@ def test_a_broken_rule_is_reported_with_its_place(text: str, expected: list[str]
             "the rule decides nothing; allowed: at least one of protect, class, priority and own_word",
             id="rule-without-effect",
         ),
+        pytest.param(
+            "[watermark]\nlower_pct = 95\n",
+            "found lower_pct = 95.0 and upper_pct = 90.0; allowed: lower_pct below upper_pct; "
+            "upper_pct is not set here",
+            id="conflict-with-a-default",
+        ),
     ],
 )
 def test_a_message_says_what_was_found_and_what_is_allowed(text: str, message: str) -> None:
@@ -218,9 +224,8 @@ def test_a_line_of_the_longest_length_is_read() -> None:
     assert Config() == parse_config("# " + "x" * 1022, "test.toml")
 
 
-@pytest.mark.parametrize("opening", ["[", "{a="])
-def test_nesting_without_end_is_refused_without_a_traceback(opening: str) -> None:
-    text = "x = " + "\n".join(["[" * 500] * 10) if opening == "[" else "x = " + opening * 250
+@pytest.mark.parametrize("text", ["x = " + "\n".join(["[" * 500] * 10), "x = " + "{a=" * 250], ids=["list", "table"])
+def test_nesting_without_end_is_refused_without_a_traceback(text: str) -> None:
     (problem,) = all_problems(text)
 
     assert problem.message
