@@ -236,10 +236,9 @@ def test_a_port_that_is_taken_says_so(path: str) -> None:
         taken.listen()
         where = f"127.0.0.1:{taken.getsockname()[1]}"
 
-        command = [sys.executable, "-m", "cgpause", *metrics(path, "--listen", where)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        with Server(path, where) as server:
+            assert server.process.wait(120) == 1
 
-    assert done.returncode == 1
-    assert done.stderr.strip().endswith(
+    assert server.log.strip().endswith(
         f"cannot listen on http://{where}/metrics: Address already in use; --listen names another address"
     )
