@@ -192,29 +192,27 @@ class _Reader:
         self._add((*path, *(given or conflict.names)[:1]), conflict.message + absent)
 
     def _value(self, entry: Entry, value: object, path: Path) -> object:
+        """Return the value of an option or section; that of the base, or _BAD without one, if it is wrong."""
         fallback = _BAD if entry.default is dataclasses.MISSING else entry.default
-        if entry.section is not None and entry.item is None and isinstance(value, Mapping):
-            return self.section(entry.section, fallback, value, path)
-        if entry.item is not None and isinstance(value, list | tuple):
-            items = [self._item(entry, item, (*path, index)) for index, item in enumerate(value)]
-            return fallback if any(item is _BAD for item in items) else tuple(items)
-        if entry.item is None and entry.section is None:
-            converted = _scalar(entry.kind, entry.option, value)
-            if converted is not _BAD:
-                return converted
-        self._add(path, f"found {shown(value)}; allowed: {entry.allowed()}{_hint(entry.kind, value)}")
-        return fallback
+        if entry.item is None:
+            result = self._one(entry, entry.kind, fallback, value, path)
+        elif isinstance(value, list):
+            items = [self._one(entry, entry.item, None, item, (*path, index)) for index, item in enumerate(value)]
+            result = _BAD if any(item is _BAD for item in items) else tuple(items)
+        else:
+            result = self._add(path, f"found {shown(value)}; allowed: {entry.allowed()}")
+        return fallback if result is _BAD else result
 
-    def _item(self, entry: Entry, value: object, path: Path) -> object:
+    def _one(self, entry: Entry, kind: Type, base: object, value: object, path: Path) -> object:
+        """Return a value, or an item of a list, of this kind; _BAD if it is wrong."""
         if entry.section is not None:
             if isinstance(value, Mapping):
-                return self.section(entry.section, None, value, path)
+                return self.section(kind, base, value, path)
             return self._add(path, f"found {shown(value)}; allowed: {entry.allowed()}")
-        converted = _scalar(entry.item, entry.option, value)
+        converted = _scalar(kind, entry.option, value)
         if converted is not _BAD:
             return converted
-        allowed = _allowed(entry.item, entry.option)
-        return self._add(path, f"found {shown(value)}; allowed: {allowed}{_hint(entry.item, value)}")
+        return self._add(path, f"found {shown(value)}; allowed: {_allowed(kind, entry.option)}{_hint(kind, value)}")
 
     def _unknown(self, key: str, value: object, known: Iterable[Entry], path: Path) -> str:
         is_section = isinstance(value, Mapping) or (
@@ -289,7 +287,7 @@ def shown(value: object) -> str:
 
 
 def _hint(kind: Type, value: object) -> str:
-    if isinstance(value, str) and isinstance(kind, type) and issubclass(kind, StrEnum):
+    if isinstance(value, str) and issubclass(kind, StrEnum):
         return _nearest(value, [str(choice) for choice in kind])
     return ""
 
