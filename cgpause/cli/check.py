@@ -10,7 +10,6 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
 
 import psutil
 import typer
@@ -61,16 +60,11 @@ def show(given: Globals, *, as_json: bool) -> None:
     with exits():
         findings = run_checks(given.cgroup_root, given.log_dir, given.config())
     if as_json:
-        print_json(findings_values(findings))
+        print_json({"schema": 1, "checks": [asdict(finding) for finding in findings]})
     else:
         print_findings(findings)
     if any(finding.level is Level.FAIL for finding in findings):
         raise typer.Exit(Exit.CHECK_FAILED)
-
-
-def findings_values(findings: list[Finding]) -> dict[str, Any]:
-    """Return findings, ready for JSON."""
-    return {"schema": 1, "checks": [asdict(finding) for finding in findings]}
 
 
 def print_findings(findings: list[Finding]) -> None:
@@ -148,11 +142,8 @@ def _controllers(root: str) -> Finding:
 
 def _psi() -> Finding:
     try:
-        fd = os.open(NODE_PRESSURE, os.O_RDONLY)
-        try:
-            os.read(fd, 1)
-        finally:
-            os.close(fd)
+        with open(NODE_PRESSURE, "rb") as file:
+            file.read(1)
     except OSError as e:
         advice = "boot with psi=1; until then cgpause works from headroom alone"
         return Finding("psi", Level.WARN, f"{NODE_PRESSURE}: {e.strerror}", advice)

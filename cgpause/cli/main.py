@@ -45,7 +45,6 @@ _ACT = "Act by hand"
 _NODE = "The node and the daemon"
 _OF_PODS = ("status", "explain", "history", "pause", "resume")
 """The commands that --namespace limits."""
-_MOST_SEEDS = 10_000
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes; write nothing.")]
 
 
@@ -376,7 +375,7 @@ def simulate(
         typer.Option(
             metavar="N",
             min=1,
-            max=_MOST_SEEDS,
+            max=10_000,
             help="Number of seeds, from --seed on: mean, lowest and highest (default: 1).",
             show_default=False,
         ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,7 +13,6 @@ from rich.segment import Segment
 from rich.table import Table
 
 from cgpause.core import memory_units
-from cgpause.core.errors import printable
 from cgpause.core.parse import parse_cpu_max
 
 if TYPE_CHECKING:
@@ -43,14 +41,6 @@ def throttled(stat: dict[str, int]) -> str:
     """Return the share of periods in which a cgroup was throttled, in percent; "-" if it is 0 or unknown."""
     ratio = stat["nr_throttled"] / stat["nr_periods"] if stat["nr_periods"] else 0.0
     return "-" if not ratio else f"{100 * ratio:.0f}%" if ratio >= 0.005 else "<1%"
-
-
-def print_rows(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], right: tuple[str, ...] = ()) -> None:
-    """Print a table of texts; the columns in `right` are right-aligned."""
-    table = table_of(*headers, right=right)
-    for row in rows:
-        table.add_row(*map(printable, row))
-    console().print(Trimmed(table))
 
 
 def warn_of_unread_words(tree: PodTree) -> None:

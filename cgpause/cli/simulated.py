@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cgpause.cli.output import console, print_rows
+from cgpause.cli.output import Trimmed, console, table_of
 from cgpause.config.settings import HowPaused
 from cgpause.core import durations
 from cgpause.core.errors import printable
@@ -32,7 +32,10 @@ def print_simulation(values: dict[str, Any], *, wide: bool) -> None:
 def _print(rows: Sequence[Sequence[tuple[str, str]]], texts: int) -> None:
     """Print rows of (title, text) pairs; all but the first `texts` columns are numbers, and right-aligned."""
     columns = tuple(title for title, _ in rows[0])
-    print_rows(columns, [tuple(text for _, text in row) for row in rows], right=columns[texts:])
+    table = table_of(*columns, right=columns[texts:])
+    for row in rows:
+        table.add_row(*(printable(text) for _, text in row))
+    console().print(Trimmed(table))
 
 
 def _figures(policy: dict[str, Any], *, wide: bool) -> list[tuple[str, str]]:

@@ -73,9 +73,8 @@ class Group(TyperGroup):
         longest = max(map(len, names))
         for name in names:
             command: Any = self.get_command(ctx, name)
-            title = command.rich_help_panel if isinstance(command.rich_help_panel, str) else "Other commands"
             text = command.get_short_help_str(formatter.width - longest - 6)
-            panels.setdefault(title, []).append((name.ljust(longest), text))
+            panels.setdefault(command.rich_help_panel, []).append((name.ljust(longest), text))
         options = [one.get_help_record(ctx) for one in self.get_params(ctx)]
         for title, rows in (*panels.items(), ("Options", filter(None, options))):
             with formatter.section(title):
