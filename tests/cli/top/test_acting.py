@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers.commandline import Patch, frozen
+from helpers.refusals import failing
 from helpers.trees import FakeTree, cpu_max, damage, pause_pod, records_left
 
 from cgpause.cli.top.app import Keep, Load, act
@@ -18,7 +19,7 @@ from cgpause.cli.top.values import PodState
 from cgpause.config.load import load_config
 from cgpause.config.settings import Config
 from cgpause.core.clock import now_ns
-from cgpause.core.errors import KernelError, KernelLockError, KernelReadError, KernelWriteError
+from cgpause.core.errors import ConfigError, KernelError, KernelLockError, KernelReadError, KernelWriteError
 from cgpause.core.model import Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.telemetry.events import Event
@@ -129,8 +130,7 @@ def test_the_configuration_counts_as_it_is_when_a_pod_is_paused(reader: Reader, 
 def test_a_broken_configuration_keeps_no_pod_paused(reader: Reader, tree: FakeTree, web: Path) -> None:
     pause_pod(tree.root, web, Owner.DAEMON)
 
-    def load() -> Config:
-        return load_config("/nonexistent/config.toml", must_exist=True)
+    load = failing(ConfigError("config.toml", ()))
 
     assert do(reader, Deed.RESUME, load) == ("default/web resumed: cpu.max 50000 100000", False)
     assert cpu_max(web) == "50000 100000"
@@ -140,21 +140,11 @@ def test_a_broken_configuration_keeps_no_pod_paused(reader: Reader, tree: FakeTr
 @pytest.mark.parametrize("kind", [KernelLockError, KernelReadError, KernelWriteError])
 @pytest.mark.parametrize("deed", Deed)
 def test_without_the_right_to_do_it_the_way_to_it_is_said(
-    deed: Deed,
-    kind: type[KernelError],
-    number: int,
-    reader: Reader,
-    tree: FakeTree,
-    web: Path,
-    monkeypatch: Patch,
+    deed: Deed, kind: type[KernelError], number: int, reader: Reader, tree: FakeTree, web: Path, monkeypatch: Patch
 ) -> None:
     if deed is Deed.RESUME:
         pause_pod(tree.root, web, Owner.DAEMON)
-
-    def refuse(*_: object, **__: object) -> None:
-        raise kind("/sys/fs/cgroup/x", OSError(number, ""))
-
-    monkeypatch.setattr(Cgroup, "locked", refuse)
+    monkeypatch.setattr(Cgroup, "locked", failing(kind("/sys/fs/cgroup/x", OSError(number, ""))))
 
     message, failed = do(reader, deed)
 

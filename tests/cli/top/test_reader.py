@@ -12,7 +12,7 @@ from helpers.trees import FakeTree, damage, open_descriptors, pause_pod
 
 from cgpause.cli.top.reader import Kept, Reader
 from cgpause.cli.top.ui import Ui, shown_pods, state_words
-from cgpause.cli.top.values import NodeView, PodState, SeenPod
+from cgpause.cli.top.values import Kubepods, NodeView, PodState, SeenPod
 from cgpause.config.settings import Config
 from cgpause.core.model import Owner, Policy, Pressure
 from cgpause.kernel.cgroupfs import Cgroup
@@ -36,6 +36,13 @@ def reader(tree: FakeTree) -> Iterator[Reader]:
 
 def named(snapshot: NodeView, name: str) -> SeenPod:
     return next(pod for pod in snapshot.pods if pod.label.endswith(f"/{name}"))
+
+
+def levels(snapshot: NodeView) -> tuple[float, int, int]:
+    """Return the headroom below which a pod is paused, the present one, and the one below which kubelet evicts."""
+    assert snapshot.levels is not None
+    assert snapshot.headroom is not None
+    return snapshot.levels.pause_bytes, snapshot.headroom.available_bytes, snapshot.levels.evict_bytes
 
 
 def grow(pod: Path, by_mib: int) -> None:
@@ -102,15 +109,11 @@ def test_who_would_be_paused_and_who_is_next(crowd: list[Path], reader: Reader) 
 
     snapshot = reader.read(11 * S)
 
-    states = {pod.label: pod.state for pod in snapshot.pods}
-    first = [pod.label for pod in snapshot.pods if pod.verdict.place is not None and pod.verdict.place.first]
-    assert len(first) == 1
-    assert PodState.WOULD_PAUSE in states.values()
-    assert states[first[0]] is PodState.RUNNING
-    assert snapshot.levels is not None
-    assert snapshot.headroom is not None
-    # A pod would be paused at this headroom.
-    assert snapshot.levels.pause_bytes > snapshot.headroom.available_bytes > snapshot.levels.evict_bytes
+    [first] = [pod for pod in snapshot.pods if pod.verdict.place is not None and pod.verdict.place.first]
+    assert first.state is PodState.RUNNING
+    assert PodState.WOULD_PAUSE in [pod.state for pod in snapshot.pods]
+    pause_bytes, available_bytes, evict_bytes = levels(snapshot)
+    assert pause_bytes > available_bytes > evict_bytes, "a pod would be paused at this headroom"
 
 
 def test_beside_a_running_daemon_nothing_is_decided_but_the_next_pod_is_forecast(
@@ -128,17 +131,6 @@ def test_beside_a_running_daemon_nothing_is_decided_but_the_next_pod_is_forecast
     assert states.count(PodState.NEXT) == 1
 
 
-def test_oom_kills_of_all_pods_are_counted(tree: FakeTree, reader: Reader) -> None:
-    tree.add_pod("web")
-    before = reader.read(10 * S).kubepods
-    (tree.kubepods / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 4\noom_kill 3\noom_group_kill 1\n")
-    after = reader.read(11 * S).kubepods
-
-    assert before is not None
-    assert after is not None
-    assert (before.oom_kills, after.oom_kills) == (None, 3)
-
-
 def test_next_in_line_is_the_one_with_least_to_spare_and_pausing_begins_there(tree: FakeTree, reader: Reader) -> None:
     tree.set_used(500 * MIB)
     pods = [tree.add_pod(name, 50 * MIB, memory_max=str(300 * MIB)) for name in "abc"]
@@ -148,17 +140,15 @@ def test_next_in_line_is_the_one_with_least_to_spare_and_pausing_begins_there(tr
 
     snapshot = reader.read(11 * S)
 
-    places = {pod.label: pod.verdict.place for pod in snapshot.pods}
     spare = {
-        label: place.left - place.need
-        for label, place in places.items()
-        if place is not None and not place.first and place.need > 4096
+        pod.label: place.left - place.need
+        for pod in snapshot.pods
+        if (place := pod.verdict.place) is not None and not place.first and place.need > 4096
     }
-    nexts = [pod for pod in snapshot.pods if pod.state is PodState.NEXT]
-    assert [pod.label for pod in nexts] == [min(spare, key=lambda label: spare[label])]
-    assert snapshot.headroom is not None
-    assert snapshot.levels is not None
-    assert snapshot.levels.pause_bytes == pytest.approx(snapshot.headroom.available_bytes - min(spare.values()), abs=1)
+    nexts = [pod.label for pod in snapshot.pods if pod.state is PodState.NEXT]
+    assert nexts == [min(spare, key=lambda label: spare[label])]
+    pause_bytes, available_bytes, _ = levels(snapshot)
+    assert pause_bytes == pytest.approx(available_bytes - min(spare.values()), abs=1)
 
 
 def test_where_nobody_grows_nobody_is_next(tree: FakeTree, reader: Reader) -> None:
@@ -179,8 +169,7 @@ def test_under_watermark_the_smallest_is_next_and_the_mark_is_where_pausing_begi
         assert [pod.label for pod in shown_pods(snapshot, Ui())] == [
             f"default/{n}" for n in ("small", "middle", "large")
         ]
-        assert snapshot.levels is not None
-        assert snapshot.levels.pause_bytes == pytest.approx(GIB / 10, abs=1)
+        assert levels(snapshot)[0] == pytest.approx(GIB / 10, abs=1)
 
         tree.set_used(GIB * 95 // 100)
         snapshot = reader.read(11 * S)
@@ -242,19 +231,16 @@ def test_a_node_whose_memory_cannot_be_read_still_shows_its_pods(tree: FakeTree,
     assert [pod.label for pod in snapshot.pods] == ["default/web"]
 
 
-def test_memory_high_is_told_from_somebody_elses(tree: FakeTree, reader: Reader) -> None:
-    tree.add_pod("web")
-    assert reader.read(10 * S).kubepods is not None
+def test_of_kubepods_oom_kills_are_counted_and_memory_high_is_told_from_somebody_elses(
+    tree: FakeTree, reader: Reader
+) -> None:
+    assert reader.read(10 * S).kubepods == Kubepods(0, None, high_is_ours=False, oom_kills=None)
+    (tree.kubepods / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 4\noom_kill 3\noom_group_kill 1\n")
     (tree.kubepods / "memory.high").write_text(f"{900 * MIB}\n")
     os.setxattr(tree.kubepods, "user.cgpause.high", encode_record(HighRecord(None, 900 * MIB, None, S)))
-    ours = reader.read(11 * S).kubepods
+    assert reader.read(11 * S).kubepods == Kubepods(0, 900 * MIB, high_is_ours=True, oom_kills=3)
     (tree.kubepods / "memory.high").write_text(f"{800 * MIB}\n")
-    foreign = reader.read(12 * S).kubepods
-
-    assert ours is not None
-    assert (ours.high_bytes, ours.high_is_ours) == (900 * MIB, True)
-    assert foreign is not None
-    assert (foreign.high_bytes, foreign.high_is_ours) == (800 * MIB, False)
+    assert reader.read(12 * S).kubepods == Kubepods(0, 800 * MIB, high_is_ours=False, oom_kills=3)
 
 
 def test_pressure_of_the_sparklines_is_the_share_of_time_that_was_stalled(reader: Reader, monkeypatch: Patch) -> None:
@@ -301,11 +287,8 @@ def test_a_pause_that_another_program_has_ended_is_an_error(tree: FakeTree, read
     pause_pod(tree.root, web, Owner.MANUAL)
     (web / "cpu.max").write_text("max 100000\n")
     pod = named(reader.read(10 * S), "web")
-    assert (pod.state, pod.error) == (
-        PodState.ERROR,
-        "its pause is not in force: another program has written since; resume it",
-    )
-    assert state_words(pod) == "error"
+    assert pod.error == "its pause is not in force: another program has written since; resume it"
+    assert (pod.state, state_words(pod)) == (PodState.ERROR, "error")
 
 
 def note(path: Path, at: float) -> None:
