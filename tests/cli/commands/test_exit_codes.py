@@ -86,7 +86,8 @@ EXITS: list[tuple[int, Arrange, list[str]]] = [
     (2, nothing, ["--config /nonexistent status", "--config / check", "--config '' check"]),
     # no such pod, or several; "000" is too short for a prefix, and "0000" is one of several pods
     (3, nothing, ["pause nobody", "pause nobody --dry-run", "resume nobody", "pause 000", "pause 0000", "pause ''"]),
-    (3, two_webs, ["pause web"]),
+    (3, nothing, ["pause 'batch/*'", "resume 'batch/*' web"]),
+    (3, two_webs, ["pause web", "explain web", "explain '*/web'"]),
     # protected
     (4, nothing, ["pause guarded", "pause guarded --dry-run"]),
     # the kernel refused

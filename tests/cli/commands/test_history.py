@@ -178,13 +178,8 @@ def test_another_tree_has_no_history_but_the_one_that_is_named(tree: FakeTree, s
 def test_for_machines_nothing_is_an_empty_document(state: Path) -> None:
     result = invoke("--state-dir", str(state), "history", "-ojson")
 
-    assert json.loads(result.stdout) | {"file": ""} == {
-        "schema": 1,
-        "file": "",
-        "since": None,
-        "pauses": [],
-        "totals": [],
-    }
+    file = f"{state}/history.jsonl"
+    assert json.loads(result.stdout) == {"schema": 1, "file": file, "since": None, "pauses": [], "totals": []}
     assert result.stderr.startswith("no history: ")
 
 

@@ -10,15 +10,8 @@ import pytest
 from helpers.commandline import THROTTLED, argv, hostile_tree, process, with_config
 from helpers.trees import FakeTree, cpu_max, pause_pod
 
-from cgpause import __version__
 from cgpause.core.errors import Exit
 from cgpause.core.model import Owner
-
-
-def test_the_version(tree: FakeTree) -> None:
-    done = process(tree, "--version")
-
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"cgpause {__version__}\n".encode(), b"")
 
 
 def test_arguments_that_are_not_utf_8(tree: FakeTree) -> None:
