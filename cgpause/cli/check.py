@@ -90,18 +90,14 @@ def run_checks(root: str | None, log_dir: str, config: Config) -> list[Finding]:
         )
         return [*findings, _psi(), _swap(), _unit()]
     findings += [_controllers(root), _psi()]
-    tree = PodTree(root, log_dir, config)
-    namespaced = False
-    try:
-        tree.refresh(0)
-        findings += list(_kubepods(tree, log_dir, config))
-        namespaced = _has_processes_without_ids(tree)
-    except CgpauseError as e:
-        advice = "run as root, and name the cgroup v2 mount with --cgroup-root"
-        findings.append(Finding("kubepods", Level.FAIL, str(e), advice))
-    finally:
-        tree.close()
-    return [*findings, _swap(), _processes(namespaced=namespaced), _other_writers(), _unit()]
+    with contextlib.closing(PodTree(root, log_dir, config)) as tree:
+        try:
+            tree.refresh(0)
+            findings += list(_kubepods(tree, log_dir, config))
+        except CgpauseError as e:
+            advice = "run as root, and name the cgroup v2 mount with --cgroup-root"
+            findings.append(Finding("kubepods", Level.FAIL, str(e), advice))
+        return [*findings, _swap(), _processes(tree), _other_writers(), _unit()]
 
 
 def _kernel() -> Finding:
@@ -213,9 +209,9 @@ def _has_processes_without_ids(tree: PodTree) -> bool:
     return False
 
 
-def _processes(*, namespaced: bool) -> Finding:
+def _processes(tree: PodTree) -> Finding:
     """Check that pods' processes can be seen; with hidepid=, assume that the daemon has CAP_SYS_PTRACE."""
-    if namespaced:
+    if _has_processes_without_ids(tree):
         told = "processes of pods have no ids in the PID namespace this runs in"
         advice = "every pod counts as a service then; in a container: hostPID: true (docs/deploy/base/daemonset.yaml)"
         return Finding("proc", Level.WARN, told, advice)
