@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import re
-import select
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pytest
 from helpers.commandline import place, process
+from helpers.terminals import Screen, TerminalProgram
 from helpers.trees import FakeTree, pause_pod
 from release.manual import Command, Parameter, commands
 
@@ -62,45 +57,36 @@ def installed(shell: str) -> str:
     return found
 
 
-class Shell:
+class Transcript(Screen):
+    """The output since the last typing, in place of a screen."""
+
+    def clear(self) -> None:
+        self.shown = ""
+
+    @property
+    def lines(self) -> list[str]:
+        return [self.shown]
+
+    def feed(self, text: str) -> str:
+        self.shown += text
+        return ""
+
+
+class Shell(TerminalProgram):
     """A shell at its prompt, with cgpause's completion loaded; leaving the block ends the shell."""
 
     def __init__(self, name: str, folder: Path, command: str = COMMAND) -> None:
         self.tree = lay_out(folder)
         self.home = folder / "home"
-        self._terminal, inside = pty.openpty()
-        self._child = subprocess.Popen(
-            [installed(name), *OPTIONS[name]],
-            stdin=inside,
-            stdout=inside,
-            stderr=inside,
-            env=environment(self.home, command),
-            start_new_session=True,
-        )
-        os.close(inside)
+        super().__init__([installed(name), *OPTIONS[name]], env=environment(self.home, command))
+        self.screen = Transcript(80, 24)
         self.type(SET_UP[name])
         # The echo of the set-up line also contains the prompt, in quotes.
         self.wait_for(lambda shown: re.search(rf"(?<!'){PROMPT}", shown) is not None)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _type: type[BaseException] | None, _e: BaseException | None, _tb: TracebackType | None) -> None:
-        self._child.kill()
-        self._child.wait()
-        os.close(self._terminal)
-
-    def type(self, keys: str) -> None:
-        self.shown = ""
-        os.write(self._terminal, keys.encode())
-
-    def wait_for(self, condition: Callable[[str], bool]) -> None:
-        """Wait until a condition holds for the output since the last typing."""
-        deadline = time.monotonic() + 60
-        while not condition(self.shown):
-            assert time.monotonic() < deadline, f"waited in vain; shown was {self.shown!r}"
-            if select.select([self._terminal], [], [], 0.05)[0]:
-                self.shown += os.read(self._terminal, 65536).decode(errors="replace")
+    def type(self, text: str | bytes) -> None:
+        self.screen.clear()
+        super().type(text)
 
     def called(self, keys: str) -> list[str]:
         """Type these keys and Enter; return the arguments with which `cgpause` is called."""
@@ -161,9 +147,9 @@ def test_tab_completes_files_and_folders_where_one_is_wanted(shell: Shell) -> No
 def test_a_completion_that_fails_says_nothing(name: str, command: str, tmp_path: Path) -> None:
     with Shell(name, tmp_path, command) as shell:
         shell.type("cgpause pause \t\x15echo $((40+2))\n")  # Ctrl-U clears the line
-        shell.wait_for(lambda shown: "42" in shown)
+        shown = shell.wait_for("42")
 
-    assert not re.search("oh no|nowhere|not found|No such", shell.shown)
+    assert not re.search("oh no|nowhere|not found|No such", shown)
 
 
 def fish_offers(line: str, env: Mapping[str, str]) -> list[str]:
