@@ -256,15 +256,6 @@ def test_kubepods_that_vanishes_meanwhile_is_no_kubepods(tree: FakeTree) -> None
     assert shown["kubepods"] is None
 
 
-def test_a_pod_of_unknown_name_is_shown_by_its_uid(tree: FakeTree) -> None:
-    tree.add_pod("nameless", log=False)
-
-    (pod,) = status(tree.root, tree.log_dir)["pods"]
-
-    assert (pod["uid"], pod["namespace"], pod["name"]) == (make_uid(1), None, None)
-    assert pod["protected"] == "its name is unknown while rules depend on names"
-
-
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
