@@ -31,49 +31,36 @@ NO_CPU_AND_MEMORY = b"41 31 0:38 / /nonexistent/unified rw - cgroup2 cgroup2 rw\
 V1 = b"32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n"
 
 
-class Bench:
-    """A tree with one pod of each kind that can change an exit code: plain, protected, damaged."""
-
-    def __init__(self, tree: FakeTree, patch: Patch) -> None:
-        self.tree = tree
-        self.patch = patch
-        self.web = tree.add_pod("web", cpu_max="50000 100000")
-        tree.add_pod("db")
-        tree.add_pod("guarded", tier="")
-        self.damaged = tree.add_pod("damaged")
-        damage(self.damaged)
+def nothing(_: FakeTree, __: Patch) -> None:
+    """Leave the tree unchanged."""
 
 
-def nothing(_: Bench) -> None:
-    """Leave the bench unchanged."""
+def one_paused(tree: FakeTree, _: Patch) -> None:
+    pause_pod(tree.root, tree.add_pod("paused"), Owner.MANUAL)
 
 
-def paused(bench: Bench) -> None:
-    pause_pod(bench.tree.root, bench.web, Owner.MANUAL)
+def refusing_writes(_: FakeTree, patch: Patch) -> None:
+    patch.setattr(Cgroup, "write", unwritable)
 
 
-def refusing_writes(bench: Bench) -> None:
-    bench.patch.setattr(Cgroup, "write", unwritable)
+def one_paused_and_refusing_writes(tree: FakeTree, patch: Patch) -> None:
+    one_paused(tree, patch)
+    refusing_writes(tree, patch)
 
 
-def paused_and_refusing_writes(bench: Bench) -> None:
-    paused(bench)
-    refusing_writes(bench)
+def without_controllers(tree: FakeTree, _: Patch) -> None:
+    (tree.root / "cgroup.controllers").unlink()
 
 
-def without_controllers(bench: Bench) -> None:
-    (bench.tree.root / "cgroup.controllers").unlink()
+def bad_kubepods(tree: FakeTree, _: Patch) -> None:
+    (tree.kubepods / "memory.current").write_text("rubbish\n")
 
 
-def bad_kubepods(bench: Bench) -> None:
-    (bench.tree.kubepods / "memory.current").write_text("rubbish\n")
+def two_webs(tree: FakeTree, _: Patch) -> None:
+    tree.add_pod("web", namespace="prod")
 
 
-def two_webs(bench: Bench) -> None:
-    bench.tree.add_pod("web", namespace="prod")
-
-
-Arrange = Callable[[Bench], None]
+Arrange = Callable[[FakeTree, Patch], None]
 EXITS: list[tuple[int, Arrange, list[str]]] = [
     (0, nothing, ["--version", "--help", "pause --help", "check", "explain", "simulate --list"]),
     (0, nothing, ["status", "status -ojson", "config", "config --check"]),
@@ -95,9 +82,9 @@ EXITS: list[tuple[int, Arrange, list[str]]] = [
     (5, bad_kubepods, ["status"]),
     # not restored
     (6, nothing, ["resume damaged", "pause damaged", "resume --all"]),
-    (6, paused_and_refusing_writes, ["resume web", "resume --all"]),
+    (6, one_paused_and_refusing_writes, ["resume paused", "resume --all"]),
     # of several, the worst wins
-    (3, paused, ["resume web nobody"]),
+    (3, one_paused, ["resume paused nobody"]),
     (4, nothing, ["pause guarded web nobody", "pause nobody web guarded"]),
     (5, refusing_writes, ["pause nobody web guarded"]),
     (6, refusing_writes, ["pause damaged web guarded nobody"]),
@@ -114,7 +101,11 @@ EXITS: list[tuple[int, Arrange, list[str]]] = [
     ],
 )
 def test_exit_codes(code: int, arrange: Arrange, line: str, tree: FakeTree, monkeypatch: Patch) -> None:
-    arrange(Bench(tree, monkeypatch))
+    for name in ("web", "db"):
+        tree.add_pod(name)
+    tree.add_pod("guarded", tier="")
+    damage(tree.add_pod("damaged"))
+    arrange(tree, monkeypatch)
 
     result = run(tree, *shlex.split(line))
 
