@@ -277,32 +277,24 @@ def test_each_pod_is_one_whole_line_in_a_pipe(pod: dict[str, Any], capsys: Captu
 
 
 SAMPLE = Sample(5, Headroom(8 * GIB, 6 * GIB, GIB, 950 * MIB), ())
-WATERMARK = Config(policy=Policy.WATERMARK)
-PLACES = (
-    Place(
-        PodUsage(30 * MIB, pod("big")),
-        40.0 * MIB,
-        100.0 * MIB,
-        40.0 * MIB,
-        64.0 * MIB,
-        Basis.LIMIT,
-        0.0,
-        runs=True,
-        first=True,
-    ),
-    Place(PodUsage(10 * MIB, pod("small")), math.inf, 50.0 * MIB, 5.0 * MIB, 4.0 * MIB, Basis.GROWTH, 2.5, runs=False),
-)
-VERDICTS = (
-    Verdict(PodUsage(10 * MIB, pod("small")), 1, "would pause (throttle): why"),
-    Verdict(PodUsage(20 * MIB, pod("safe", protected="a rule")), None, "runs: protected: a rule"),
-)
+BIG = PodUsage(30 * MIB, pod("big"))
+SMALL = PodUsage(10 * MIB, pod("small"))
+SAFE = PodUsage(20 * MIB, pod("safe", protected="a rule"))
+
+
+def columns(capsys: Capture) -> list[str]:
+    """Return the printed lines, with two blanks between columns."""
+    return [re.sub(r"  +", "  ", line).rstrip() for line in capsys.readouterr().out.splitlines()]
 
 
 def test_a_decision_reads_like_this(capsys: Capture) -> None:
-    explain.print_explain(SAMPLE, VERDICTS, WATERMARK, wide=False)
+    verdicts = (
+        Verdict(SMALL, 1, "would pause (throttle): why"),
+        Verdict(SAFE, None, "runs: protected: a rule"),
+    )
+    explain.print_explain(SAMPLE, verdicts, Config(policy=Policy.WATERMARK), wide=False)
 
-    lines = [re.sub(r"  +", "  ", line).rstrip() for line in capsys.readouterr().out.splitlines()]
-    assert lines == [
+    assert columns(capsys) == [
         "policy watermark: memory 92.8 % used, 74.0Mi of headroom; pauses at 90 %, resumes at 80 %",
         "RANK  POD  QOS  CLASS  MEMORY  VERDICT",
         "  1  default/small  Burstable  service  10.0Mi  would pause (throttle): why",
@@ -311,14 +303,15 @@ def test_a_decision_reads_like_this(capsys: Capture) -> None:
 
 
 def test_a_decision_of_the_reserve_policy_shows_its_numbers(capsys: Capture) -> None:
+    first = Place(BIG, 40.0 * MIB, 100.0 * MIB, 40.0 * MIB, 64.0 * MIB, Basis.LIMIT, 0.0, runs=True, first=True)
+    second = Place(SMALL, math.inf, 50.0 * MIB, 5.0 * MIB, 4.0 * MIB, Basis.GROWTH, 2.5, runs=False)
     verdicts = (
-        Verdict(PLACES[0].usage, 1, "runs first", "numbers", PLACES[0]),
-        Verdict(PLACES[1].usage, 2, "would pause (throttle)", "numbers", PLACES[1]),
+        Verdict(BIG, 1, "runs first", "numbers", first),
+        Verdict(SMALL, 2, "would pause (throttle)", "numbers", second),
     )
     explain.print_explain(SAMPLE, verdicts, Config(), wide=False)
 
-    lines = [re.sub(r"  +", "  ", line).rstrip() for line in capsys.readouterr().out.splitlines()]
-    assert lines == [
+    assert columns(capsys) == [
         "policy reserve: memory 92.8 % used, 74.0Mi of headroom, 63.8Mi of it to give away",
         "RANK  POD  QOS  CLASS  MEMORY  CLAIM  RATE/s  NEED  LEFT  VERDICT",
         "  1  default/big  Burstable  service  30.0Mi  40.0Mi  100.0Mi  40.0Mi  64.0Mi  runs first",
@@ -350,9 +343,8 @@ def test_a_decision_of_the_reserve_policy_shows_its_numbers(capsys: Capture) -> 
 def test_each_verdict_is_one_whole_line_in_a_pipe(capsys: Capture) -> None:
     record = PauseRecord(Mechanism.THROTTLE, Owner.MANUAL, HOSTILE, 0, None, CpuMax(None, 100_000), 0, None)
     text = f"stays paused by hand: {HOSTILE} {'because ' * 100}end"
-    explain.print_explain(
-        SAMPLE, (Verdict(PodUsage(MIB, pod("web", paused=record)), None, text),), Config(), wide=False
-    )
+    verdict = Verdict(PodUsage(MIB, pod("web", paused=record)), None, text)
+    explain.print_explain(SAMPLE, (verdict,), Config(), wide=False)
 
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3

@@ -249,12 +249,12 @@ def test_it_works_without_cgroup_v2_systemd_and_configuration(tmp_path: Path) ->
     assert "no such directory" in result.stdout
 
 
-def test_an_invalid_configuration_is_named_and_not_shown(tree: FakeTree) -> None:
+def test_an_invalid_configuration_is_named_and_not_shown(tree: FakeTree, monkeypatch: Patch) -> None:
     tree.add_pod("web")
     journal = "echo \"configuration refused: found 'acme-prod'\""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", programs(tree.folder / "bin", journalctl=journal)["PATH"])
-        found = write(tree, *with_config(tree, 'policy = "acme"\n[[pods]]\nmatch = "acme-prod"\n'))
+    monkeypatch.setenv("PATH", programs(tree.folder / "bin", journalctl=journal)["PATH"])
+
+    found = write(tree, *with_config(tree, 'policy = "acme"\n[[pods]]\nmatch = "acme-prod"\n'))
 
     assert found["config.toml"].startswith("not collected: the configuration is invalid (mistakes: 2)")
     assert "acme" not in "".join(found.values())

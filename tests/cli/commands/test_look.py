@@ -136,25 +136,16 @@ def test_the_default_configuration_is_read_when_it_exists(tree: FakeTree, monkey
 # --- run -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("args", "expected"),
-    [
-        (["run"], ["--log-dir", "/var/log"]),
-        (
-            ["--cgroup-root", "/cg", "--config", "\udcff", "--log-dir", "/logs", "run", "--dry-run", "--verbose"],
-            ["--cgroup-root", "/cg", "--config", "\udcff", "--log-dir", "/logs", "--dry-run", "--verbose"],
-        ),
-    ],
-    ids=["plain", "everything"],
-)
-def test_run_becomes_the_daemon(args: list[str], expected: list[str], monkeypatch: Patch) -> None:
-    calls: list[tuple[str, list[str]]] = []
-    monkeypatch.setattr(os, "execv", lambda path, argv: calls.append((path, argv)))
+def test_run_becomes_the_daemon(monkeypatch: Patch) -> None:
+    calls: list[tuple[object, ...]] = []
+    monkeypatch.setattr(os, "execv", lambda *call: calls.append(call))
+    options, flags = ["--cgroup-root", "/cg", "--config", "\udcff", "--log-dir", "/logs"], ["--dry-run", "--verbose"]
 
-    invoke(*args)
+    invoke("run")
+    invoke(*options, "run", *flags)
 
-    ((path, argv),) = calls
-    assert path == argv[0] == sys.executable
-    module = argv.index("-m")
-    assert argv[module : module + 2] == ["-m", "cgpause.daemon"]
-    assert argv[module + 2 :] == expected
+    daemon = [sys.executable, "-P", "-m", "cgpause.daemon"]
+    assert calls == [
+        (sys.executable, [*daemon, "--log-dir", "/var/log"]),
+        (sys.executable, [*daemon, *options, *flags]),
+    ]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers.commandline import GIB, MIB, Patch, S, snapshot
+from helpers.refusals import occupy
 from helpers.trees import FakeTree, damage, open_descriptors, pause_pod
 
 from cgpause.cli.top.reader import Kept, Reader
@@ -324,11 +325,8 @@ def test_a_history_that_cannot_be_read_is_none_and_the_dashboard_can_say_why(
     tmp_path: Path, there: str, said: str
 ) -> None:
     path = tmp_path / "history.jsonl"
-    if there == "folder":
-        path.mkdir()
-    elif there == "link":
-        note(tmp_path / "other", 1.0)
-        path.symlink_to("other")
+    if there in ("folder", "link"):
+        occupy(path, there)
     kept = Kept(None if there == "no path" else str(path))
     kept.look()
     assert kept.events == ()
