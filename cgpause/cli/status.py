@@ -71,16 +71,16 @@ def read_chosen(given: Globals, refs: Sequence[str] | None) -> tuple[dict[str, A
         return read_status(tree, sampler, chosen), failed
 
 
-def read_status(tree: PodTree, sampler: Sampler, only: Container[CgroupId] | None = None) -> dict[str, Any]:
-    """Return node, daemon, kubepods and pods, ready for JSON; the caller has refreshed `tree`.
+def read_status(tree: PodTree, sampler: Sampler, chosen: Container[CgroupId]) -> dict[str, Any]:
+    """Return node, daemon, kubepods and the chosen pods, ready for JSON; the caller has refreshed `tree`.
 
-    The paused pods come first, then those with the most memory. With `only`, other pods are left out.
+    The paused pods come first, then those with the most memory.
 
     Raises:
         MalformedError, KernelReadError: the memory of node or kubepods cannot be read.
     """
     headroom, daemon = sampler.headroom(), find_daemon(tree.root)
-    pods = [pod_values(tracked) for key, tracked in tree.pods.items() if only is None or key in only]
+    pods = [pod_values(tracked) for key, tracked in tree.pods.items() if key in chosen]
     pods.sort(key=lambda pod: (pod["paused"] is None, -(pod["memory_current_bytes"] or 0), pod["cgroup"]))
     return {
         "schema": SCHEMA,

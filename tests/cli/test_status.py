@@ -49,7 +49,7 @@ def refreshed(root: Path, log_dir: Path, config: Config | None = None) -> Iterat
 
 def status(root: Path, log_dir: Path, config: Config | None = None) -> dict[str, Any]:
     with refreshed(root, log_dir, config) as (tree, sampler):
-        shown: dict[str, Any] = json.loads(json.dumps(read_status(tree, sampler)))
+        shown: dict[str, Any] = json.loads(json.dumps(read_status(tree, sampler, tree.pods)))
     return shown
 
 
@@ -234,26 +234,19 @@ def test_a_damaged_record_is_that_pods_error(tree: FakeTree) -> None:
     assert pods["good"]["error"] is None
 
 
-def test_a_pod_that_vanishes_meanwhile_does_not_hide_the_others(tree: FakeTree) -> None:
+def test_what_vanishes_meanwhile_does_not_hide_the_rest(tree: FakeTree) -> None:
     tree.add_pod("good")
     gone = tree.add_pod("gone")
 
     with refreshed(tree.root, tree.log_dir) as (pod_tree, sampler):
         shutil.rmtree(gone)
-        pods = {pod["name"]: pod for pod in read_status(pod_tree, sampler)["pods"]}
+        pods = {pod["name"]: pod for pod in read_status(pod_tree, sampler, pod_tree.pods)["pods"]}
+        shutil.rmtree(tree.kubepods)
+        without = read_status(pod_tree, sampler, pod_tree.pods)
 
     assert pods["good"]["error"] is None
-    assert "gone" not in pods or "is gone" in pods["gone"]["error"]
-
-
-def test_kubepods_that_vanishes_meanwhile_is_no_kubepods(tree: FakeTree) -> None:
-    tree.add_pod("web")
-
-    with refreshed(tree.root, tree.log_dir) as (pod_tree, sampler):
-        shutil.rmtree(tree.kubepods)
-        shown = read_status(pod_tree, sampler)
-
-    assert shown["kubepods"] is None
+    assert "is gone" in pods["gone"]["error"]
+    assert without["kubepods"] is None
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
