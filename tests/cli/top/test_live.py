@@ -68,16 +68,6 @@ def select(program: TerminalProgram, label: str) -> None:
     pytest.fail(f"{label} cannot be selected:\n{program.text}")
 
 
-def test_the_screen_is_drawn_and_left_as_it_was(tree: FakeTree) -> None:
-    with shown(tree) as program:
-        text = program.wait_for("default/web")
-        assert "?1049" in program.screen.modes
-        assert "cgpause top" in program.screen.lines[0]
-        assert "headroom" in program.screen.lines[1]
-        assert all(name in text for name in ("default/db", "default/cache", "kube-system/dns", "protected"))
-        leave(program)
-
-
 def test_a_pod_is_paused_after_a_yes_and_resumed(tree: FakeTree) -> None:
     state = tree.folder / "state"
     state.mkdir()

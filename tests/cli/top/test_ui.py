@@ -72,13 +72,6 @@ def test_the_cursor_rests_on_the_first_pod_until_it_is_moved_and_after_escape() 
             assert cursor(snapshot, ui) == shown_pods(snapshot, ui)[0]
 
 
-@pytest.mark.parametrize("key", ["p", "f"])
-def test_the_cursor_at_the_start_is_acted_on(key: str) -> None:
-    asked = press(Ui(), key).asked
-    assert asked is not None
-    assert asked.pods == SNAPSHOT.pods[:1]
-
-
 def test_the_sort_goes_round() -> None:
     ui = Ui()
     seen = []
@@ -132,9 +125,10 @@ def test_a_description_never_changes_to_another_pod() -> None:
 
 @pytest.mark.parametrize(("key", "deed"), [("p", Deed.PAUSE), ("f", Deed.FREEZE)])
 @pytest.mark.parametrize("answer", ["y", "Y"])
-def test_a_deed_is_done_after_a_yes_only(key: str, deed: Deed, answer: str) -> None:
-    asking = press(at(3), key)
-    pod = SNAPSHOT.pods[3]
+@pytest.mark.parametrize(("start", "index"), [(Ui(), 0), (at(3), 3)], ids=["at-the-start", "selected"])
+def test_a_deed_is_done_after_a_yes_only(key: str, deed: Deed, answer: str, start: Ui, index: int) -> None:
+    asking = press(start, key)
+    pod = SNAPSHOT.pods[index]
     assert (asking.mode, asking.asked) == (Mode.CONFIRM, one(deed, pod))
 
     ui, intent = update(asking, answer, SNAPSHOT)
