@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any
 
 import pytest
@@ -135,14 +134,14 @@ def process(
     *args: str | bytes,
     stdout: int | IO[bytes] = subprocess.PIPE,
     stderr: int | IO[bytes] = subprocess.PIPE,
-    env: Mapping[str, str] = MappingProxyType({}),
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [*argv(tree), *args],
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,
-        env={**os.environ, **env},
+        env={**os.environ, **(env or {})},
         timeout=120,
         check=False,
     )

@@ -136,11 +136,8 @@ class TerminalProgram:
         self.fd, child = pty.openpty()
         self._set_size(columns, lines)
         self.before = termios.tcgetattr(child)
-        environment = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **(env or {})}
-        for name in ("NO_COLOR", "COLUMNS", "LINES"):
-            if name not in (env or {}):
-                environment.pop(name, None)
-
+        inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
+        environment = {**inherited, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **(env or {})}
         launch = [sys.executable, "-S", "-c", _LAUNCH, "job" if as_job else "", *argv]
         self.process = subprocess.Popen(
             launch, stdin=child, stdout=child, stderr=child, env=environment, start_new_session=True
