@@ -10,8 +10,6 @@ import signal
 import stat
 import subprocess
 import tarfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,14 +74,11 @@ def programs(folder: Path, **scripts: str) -> dict[str, str]:
     return {"PATH": f"{folder}:/usr/bin:/bin"}
 
 
-@contextmanager
-def only(*commands: str) -> Iterator[None]:
+def only(patch: Patch, *commands: str) -> None:
     """Let a report have only these commands, as the parts 0.txt, 1.txt and so on."""
     parts = [Part(f"{number}.txt", "about it", command) for number, command in enumerate(commands)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bugreport, "parts_of", lambda *_: parts)
-        patch.setenv("PATH", "/usr/bin:/bin")
-        yield
+    patch.setattr(bugreport, "parts_of", lambda *_: parts)
+    patch.setenv("PATH", "/usr/bin:/bin")
 
 
 @dataclass
@@ -181,8 +176,8 @@ def test_without_a_name_and_in_a_folder_it_gets_a_name_of_its_own(
     folder.mkdir()
     monkeypatch.chdir(folder)
 
-    with only("echo text"):
-        result = run(tree, "bug-report", *names)
+    only(monkeypatch, "echo text")
+    result = run(tree, "bug-report", *names)
 
     assert result.exit_code == 0
     [file] = folder.iterdir()
@@ -211,8 +206,8 @@ def test_nothing_is_overwritten(there: str, tree: FakeTree) -> None:
 def test_a_full_disk_leaves_no_half_a_file(tree: FakeTree, monkeypatch: Patch) -> None:
     monkeypatch.setattr(bugreport, "_pack", refusing(errno.ENOSPC))
 
-    with only("echo text"):
-        result = run(tree, "bug-report", str(tree.folder / "report.tar.gz"))
+    only(monkeypatch, "echo text")
+    result = run(tree, "bug-report", str(tree.folder / "report.tar.gz"))
 
     assert result.exit_code == 5
     assert "ENOSPC" in result.stderr
@@ -262,11 +257,11 @@ def test_an_invalid_configuration_is_named_and_not_shown(tree: FakeTree, monkeyp
     assert len(json.loads(found["status.json"])["pods"]) == 1
 
 
-def test_a_configuration_that_is_no_file_is_no_reason_to_wait(tree: FakeTree) -> None:
+def test_a_configuration_that_is_no_file_is_no_reason_to_wait(tree: FakeTree, monkeypatch: Patch) -> None:
     os.mkfifo(tree.folder / "fifo")
 
-    with only("echo text"):
-        found = write(tree, "--config", str(tree.folder / "fifo"))
+    only(monkeypatch, "echo text")
+    found = write(tree, "--config", str(tree.folder / "fifo"))
 
     assert found["config.toml"].startswith("not collected: the configuration is invalid (mistakes: 1)")
 
@@ -295,8 +290,8 @@ def test_without_root_there_is_less_in_it(open_folder: Path) -> None:
 def test_a_part_that_hangs_or_fails_costs_only_itself(tree: FakeTree, monkeypatch: Patch) -> None:
     monkeypatch.setattr(bugreport, "_PART_S", 0.5)
 
-    with only("sleep 600 | cat", "echo first >&2; echo /home/bob: no >&2; false", "false", "echo text; false"):
-        found = write(tree)
+    only(monkeypatch, "sleep 600 | cat", "echo first >&2; echo /home/bob: no >&2; false", "false", "echo text; false")
+    found = write(tree)
 
     assert found["0.txt"] == "not collected: it took longer than 0.5 s\n"
     assert re.fullmatch("not collected: /home/h[0-9a-f]{10}: no\n", found["1.txt"]), "names are hidden here too"
@@ -314,8 +309,8 @@ def test_of_a_part_that_is_too_long_whole_lines_of_its_end_are_kept(tree: FakeTr
     monkeypatch.setattr(bugreport, "MAX_BYTES", 100)
     tree.add_pod("shop-7d4f")
 
-    with only("seq 1000; echo pod shop-7d4f; printf '%90s\\n' end"):
-        text = write(tree)["0.txt"]
+    only(monkeypatch, "seq 1000; echo pod shop-7d4f; printf '%90s\\n' end")
+    text = write(tree)["0.txt"]
 
     assert text.splitlines() == ["[cut here: the last 91 of 3998 bytes]", f"{'end':>90}"]
 
