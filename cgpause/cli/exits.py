@@ -83,10 +83,8 @@ def fail(message: str, code: Exit) -> NoReturn:
     raise typer.Exit(code)
 
 
-def seconds(text: str | None, option: str) -> int | None:
-    """Return a time option in seconds, None if not given; exit with a usage error if invalid or out of bounds."""
-    if text is None:
-        return None
+def seconds(text: str, option: str) -> int:
+    """Return a time option in seconds; exit with a usage error if invalid or out of bounds."""
     try:
         found = durations.parse(text)
     except ValueError:

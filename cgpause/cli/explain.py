@@ -24,7 +24,7 @@ from cgpause.policy.reserve import grantable_bytes
 
 def show(given: Globals, ref: str | None, watch: str, form: Format | None) -> None:
     """Print the policy's verdict on each pod, or everything about the pod `ref`, after watching pods for `watch`."""
-    watch_s = seconds(watch, "--for") or 0
+    watch_s = seconds(watch, "--for")
     with exits():
         config = given.config()
         known, problem = given.learned()

@@ -132,8 +132,8 @@ def status(context: typer.Context, refs: Pods = None, output: Output = None) -> 
 def top(
     context: typer.Context,
     interval: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Time between two refreshes (default: 1s).")
-    ] = None,
+        str, typer.Option(metavar="TIME", help="Time between two refreshes (default: 1s).", show_default=False)
+    ] = "1s",
 ) -> None:
     """Show the node live; pause and resume pods with a key.
 
@@ -218,7 +218,7 @@ def pause(
     from cgpause.cli import acting
 
     given: Globals = context.obj
-    for_s = seconds(duration, "--for")
+    for_s = None if duration is None else seconds(duration, "--for")
     with exits():
         code = acting.pause_each(given, refs, mechanism=mechanism, for_s=for_s, force=force, dry_run=dry_run)
     raise typer.Exit(code)

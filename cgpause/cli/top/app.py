@@ -44,8 +44,6 @@ Keep = Callable[[Event], str | None]
 """Callback that records an event and returns its error or None; it must not print, as it would disturb the screen."""
 
 COMMAND = "cgpause top"
-INTERVAL_S = 1
-"""Usual time between two refreshes."""
 _LONGEST_WAIT_S = 3600
 """Longest time for one `poll`, which takes at most 24 days."""
 _OWN_SHARE = 0.25
@@ -55,9 +53,9 @@ _BLIND_S = 0.1
 _ONE_FRAME = "cgpause status prints the node once"
 
 
-def show(given: Globals, interval: str | None) -> None:
+def show(given: Globals, interval: str) -> None:
     """Show the dashboard until the operator quits."""
-    every_s = seconds(interval, "--interval") or INTERVAL_S
+    every_s = seconds(interval, "--interval")
     refusal = why_not_live()
     if refusal is not None:
         fail(refusal, Exit.USAGE)
