@@ -154,7 +154,7 @@ class _Live:
                 message, failed = act(self.reader, self.load, self.keep, intent)
                 self.ui = replace(self.ui, message=message, failed=failed)
                 self.due_s = 0.0  # show the result at once
-            if self.ui.mode is Mode.CONFIRM:
+            if self.ui.asked is not None:
                 self._ask()
                 break
         return True
@@ -205,7 +205,7 @@ class _Live:
 
     def _render(self) -> SegmentLines:
         self.ui = settled(self.ui, self.snapshot, *self.size)
-        return render(self.snapshot, self.ui, *self.size, ascii_only=self.terminal.ascii_only)
+        return render(self.snapshot, self.ui, *self.size)
 
 
 def act(reader: Reader, load: Load, keep: Keep, intent: Act) -> tuple[str, bool]:

@@ -255,7 +255,7 @@ _QUESTIONS = {
 
 def footer(snapshot: NodeView, ui: Ui, width: int, most: int) -> list[Text]:
     """Return at most `most` lines below: the keys, or a question, the filter being typed, or a message."""
-    if ui.mode is Mode.CONFIRM and ui.asked is not None:
+    if ui.asked is not None:
         return [_question(snapshot, ui.asked, width)]
     if ui.mode is Mode.FILTER:
         return [

@@ -18,7 +18,6 @@ from rich.theme import Theme
 
 from cgpause.cli.top import panes
 from cgpause.cli.top.head import bars, footer, sparks, summary, title
-from cgpause.cli.top.parts import ASCII
 from cgpause.cli.top.table import table
 from cgpause.cli.top.ui import Mode, Ui, cursor, settle, shown_rows
 from cgpause.cli.top.values import NodeView, SeenPod
@@ -85,7 +84,7 @@ def settled(ui: Ui, snapshot: NodeView, width: int, height: int) -> Ui:
     return replace(ui, scroll=min(ui.scroll, max(len(_described(snapshot, ui, width)) - rows, 0)))
 
 
-def render(snapshot: NodeView, ui: Ui, width: int, height: int, *, ascii_only: bool = False) -> SegmentLines:
+def render(snapshot: NodeView, ui: Ui, width: int, height: int) -> SegmentLines:
     """Return the whole screen, which rich can print."""
     plan = _plan(snapshot, ui, width, height)
     parts: list[tuple[RenderableType, int]] = [
@@ -99,12 +98,12 @@ def render(snapshot: NodeView, ui: Ui, width: int, height: int, *, ascii_only: b
     layout = Layout()
     layout.split_column(*(Layout(part, size=count) for part, count in parts if count > 0))
     lines = _CONSOLE.render_lines(layout, _CONSOLE.options.update_dimensions(width, height))
-    return SegmentLines((_trim(line, ascii_only=ascii_only) for line in lines), new_lines=True)
+    return SegmentLines(map(_trim, lines), new_lines=True)
 
 
-def _trim(line: list[Segment], *, ascii_only: bool) -> list[Segment]:
-    """Return a line without the blanks at its end that show nothing, in ASCII if so wanted."""
-    kept = [Segment(text.translate(ASCII) if ascii_only else text, style) for text, style, _ in line]
+def _trim(line: list[Segment]) -> list[Segment]:
+    """Return a line without the blanks at its end that show nothing."""
+    kept = line.copy()
     while kept and not ((style := kept[-1].style) and (style.reverse or style.underline or style.bgcolor)):
         text = kept.pop().text.rstrip()
         if text:

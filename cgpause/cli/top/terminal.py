@@ -16,11 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import Self
 
-from rich.color import ColorSystem
 from rich.console import COLOR_SYSTEMS, Console
 from rich.segment import Segment
 
-from cgpause.cli.top.parts import UNICODE
+from cgpause.cli.top.parts import ASCII, UNICODE
 from cgpause.kernel.process import caught_signals
 
 # Alternate screen, no cursor, no wrapping at the right edge: a wrong guess of a text's width spoils only its line.
@@ -61,10 +60,11 @@ class Terminal:
 
     def __init__(self, fd_in: int, fd_out: int, console: Console) -> None:
         self._in, self._out = fd_in, fd_out
-        self._system = COLOR_SYSTEMS.get(console.color_system or "")
-        self._colourless = console.no_color or self._system is None
+        # A terminal without colours still has bold, underline and reverse.
+        self._system = COLOR_SYSTEMS[console.color_system or "standard"]
+        self._colourless = console.no_color or console.color_system is None
         self._encoding = encoding_of(console)
-        self.ascii_only = is_ascii(self._encoding)
+        self._ascii_only = is_ascii(self._encoding)
         self._before: list[object] | None = None
         self._shown: list[str] = []
 
@@ -125,11 +125,10 @@ class Terminal:
             self._write("".join(sent).encode(self._encoding, "replace"))
 
     def paint(self, line: Sequence[Segment]) -> str:
-        """Return one line with escape sequences for its styles."""
-        # A terminal without colours still has bold, underline and reverse.
-        system = self._system or ColorSystem.STANDARD
+        """Return one line with escape sequences for its styles, in ASCII if the encoding lacks characters."""
         segments = Segment.remove_color(line) if self._colourless else line
-        return "".join(style.render(text, color_system=system) if style else text for text, style, _ in segments)
+        text = "".join(style.render(text, color_system=self._system) if style else text for text, style, _ in segments)
+        return text.translate(ASCII) if self._ascii_only else text
 
     def read(self) -> bytes | None:
         """Return the typed bytes, or None if the terminal has hung up."""

@@ -28,7 +28,6 @@ class Mode(Enum):
 
     BROWSE = "browse"
     FILTER = "filter"
-    CONFIRM = "confirm"
     HELP = "help"
     QUIT = "quit"
     """The end of the dashboard."""
@@ -86,7 +85,7 @@ class Ui:
     scroll: int = 0
     """Index of the first visible line of the description."""
     asked: Act | None = None
-    """Action that waits for the operator's yes."""
+    """Action that waits for the operator's yes: the next key is the answer."""
     message: str = ""
     failed: bool = False
     """Whether the message reports a failure."""
@@ -162,9 +161,9 @@ def cursor(snapshot: NodeView, ui: Ui) -> SeenPod | None:
 def settle(ui: Ui, snapshot: NodeView, rows: int) -> Ui:
     """Return `ui` scrolled to its cursor in `rows` rows, without marks of pods that are gone."""
     there = {pod.key for pod in snapshot.pods}
-    if ui.mode is Mode.CONFIRM and ui.asked is not None and there.isdisjoint(pod.key for pod in ui.asked.pods):
+    if ui.asked is not None and there.isdisjoint(pod.key for pod in ui.asked.pods):
         gone = f"{ui.asked.pods[0].label} is gone: nothing was done"
-        ui = replace(ui, mode=Mode.BROWSE, asked=None, message=gone, failed=True)
+        ui = replace(ui, asked=None, message=gone, failed=True)
     if not ui.marked <= there:
         ui = replace(ui, marked=ui.marked & there)
     listed = shown_rows(snapshot, ui)
@@ -179,8 +178,8 @@ def settle(ui: Ui, snapshot: NodeView, rows: int) -> Ui:
 
 def update(ui: Ui, key: str, snapshot: NodeView, rows: int = 10) -> tuple[Ui, Act | None]:
     """Return the state after a key, and the action to take or None; `rows` is the number of visible rows."""
-    if ui.mode is Mode.CONFIRM:
-        answered = replace(ui, mode=Mode.BROWSE, asked=None, message="", failed=False)
+    if ui.asked is not None:
+        answered = replace(ui, asked=None, message="", failed=False)
         if key in ("y", "Y"):
             return (answered if ui.describing else replace(answered, marked=frozenset())), ui.asked
         return replace(answered, message="nothing was done"), None
@@ -281,7 +280,7 @@ def _ask(ui: Ui, deed: Deed, snapshot: NodeView) -> Ui:
     refusals = [_refusal(pod, deed) for pod in pods]
     targets = tuple(seen for seen, no in zip(pods, refusals, strict=True) if no is None)
     if targets:
-        return replace(ui, mode=Mode.CONFIRM, asked=Act(deed, targets, len(pods) - len(targets)))
+        return replace(ui, asked=Act(deed, targets, len(pods) - len(targets)))
     if not pods:
         return replace(ui, message="no pod is shown", failed=True)
     more = f"; and {len(pods) - 1} more cannot be {PAST[deed]}" if len(pods) > 1 else ""

@@ -62,7 +62,7 @@ def of_one(growth: float) -> NodeView:
 
 def asked(deed: Deed, *labels: str, skipped: int = 0) -> tuple[NodeView, Ui]:
     pods = tuple(map(make_pod, labels))
-    return make_snapshot(*pods), Ui(mode=Mode.CONFIRM, asked=Act(deed, pods, skipped))
+    return make_snapshot(*pods), Ui(asked=Act(deed, pods, skipped))
 
 
 NO_KUBEPODS = make_snapshot(
@@ -253,10 +253,9 @@ def test_every_character_of_the_dashboard_has_one_in_ascii() -> None:
     assert len(UNICODE.translate(ASCII)) == len(UNICODE) == len(set(UNICODE)) + 1  # the full block is in both scales
 
 
-def test_ascii_frames_are_ascii() -> None:
+def test_frames_have_no_other_characters() -> None:
     for ui in (Ui(), Ui(mode=Mode.HELP), marked(), described()[1]):
-        text = "".join(text_of(render(busy_snapshot(), ui, 120, 40, ascii_only=True)))
-        assert text.isascii()
+        assert "".join(text_of(render(busy_snapshot(), ui, 120, 40))).translate(ASCII).isascii()
 
 
 TEXTS = st.one_of(
@@ -323,22 +322,16 @@ UIS = st.builds(
 )
 
 
-@given(snapshot=snapshots(), ui=UIS, width=st.integers(1, 250), height=st.integers(1, 80), ascii_only=st.booleans())
-@example(snapshot=make_snapshot(), ui=Ui(message="of several lines"), width=1, height=1, ascii_only=False)
-@example(
-    snapshot=busy_snapshot(), ui=Ui(Mode.CONFIRM, describing=True, grouped=True), width=2, height=2, ascii_only=True
-)
-@example(
-    snapshot=busy_snapshot(), ui=Ui(message="not permitted: " * 9, grouped=True), width=20, height=2, ascii_only=False
-)
-def test_no_frame_is_larger_than_the_terminal(
-    snapshot: NodeView, ui: Ui, width: int, height: int, ascii_only: bool
-) -> None:
+@given(snapshot=snapshots(), ui=UIS, asks=st.booleans(), width=st.integers(1, 250), height=st.integers(1, 80))
+@example(snapshot=make_snapshot(), ui=Ui(message="of several lines"), asks=False, width=1, height=1)
+@example(snapshot=busy_snapshot(), ui=Ui(describing=True, grouped=True), asks=True, width=2, height=2)
+@example(snapshot=busy_snapshot(), ui=Ui(message="not permitted: " * 9, grouped=True), asks=False, width=20, height=2)
+def test_no_frame_is_larger_than_the_terminal(snapshot: NodeView, ui: Ui, asks: bool, width: int, height: int) -> None:
     pod = snapshot.pods[0] if snapshot.pods else make_pod()
     typed = ui.message if ui.mode is Mode.FILTER else ""
-    ui = replace(ui, selected=pod.key, asked=Act(Deed.PAUSE, (pod,)), filter=typed)
+    ui = replace(ui, selected=pod.key, asked=Act(Deed.PAUSE, (pod,)) if asks else None, filter=typed)
 
-    frame = render(snapshot, settled(ui, snapshot, width, height), width, height, ascii_only=ascii_only)
+    frame = render(snapshot, settled(ui, snapshot, width, height), width, height)
 
     assert len(frame.lines) <= height
     for line in text_of(frame):

@@ -129,12 +129,12 @@ def test_a_description_never_changes_to_another_pod() -> None:
 def test_a_deed_is_done_after_a_yes_only(key: str, deed: Deed, answer: str, start: Ui, index: int) -> None:
     asking = press(start, key)
     pod = SNAPSHOT.pods[index]
-    assert (asking.mode, asking.asked) == (Mode.CONFIRM, one(deed, pod))
+    assert asking.asked == one(deed, pod)
 
     ui, intent = update(asking, answer, SNAPSHOT)
 
     assert intent == one(deed, pod)
-    assert (ui.mode, ui.asked) == (Mode.BROWSE, None)
+    assert ui.asked is None
 
 
 @pytest.mark.parametrize("answer", ["n", "N", "enter", "esc", " ", "p", "q", "down", "backspace"])
@@ -142,7 +142,7 @@ def test_anything_else_is_a_no(answer: str) -> None:
     ui, intent = update(press(at(3), "p"), answer, SNAPSHOT)
 
     assert intent is None
-    assert (ui.mode, ui.asked, ui.message) == (Mode.BROWSE, None, "nothing was done")
+    assert (ui.asked, ui.message) == (None, "nothing was done")
 
 
 def test_the_pod_that_was_asked_about_is_acted_on_whatever_moves_meanwhile() -> None:
@@ -175,7 +175,7 @@ RUNNING = make_pod("default/web")
 def test_what_cannot_be_done_is_said_and_not_asked(pod: SeenPod, key: str, said: str) -> None:
     ui = press(Ui(selected=pod.key), key, snapshot=make_snapshot(pod))
 
-    assert (ui.mode, ui.failed) == (Mode.BROWSE, True)
+    assert (ui.asked, ui.failed) == (None, True)
     assert said in ui.message
 
 
@@ -352,7 +352,7 @@ def test_when_the_selected_pod_is_gone_the_cursor_goes_back_to_the_first() -> No
 def test_a_question_about_a_pod_that_is_gone_is_withdrawn() -> None:
     ui = settle(press(at(3), "p"), WITHOUT_3, 10)
 
-    assert (ui.mode, ui.asked, ui.failed) == (Mode.BROWSE, None, True)
+    assert (ui.asked, ui.failed) == (None, True)
     assert ui.message == f"{SNAPSHOT.pods[3].label} is gone: nothing was done"
     assert update(ui, "y", WITHOUT_3)[1] is None
 
