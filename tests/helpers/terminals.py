@@ -87,14 +87,10 @@ class Screen:
             elif char == "\r":
                 self.column = 0
             else:
-                self._put(char)
+                # Without wrapping, extra characters overwrite the last cell, so tests detect a line that is too wide.
+                self.cells[self.row][min(self.column, self.size[0] - 1)] = char
+                self.column += 1
         return ""
-
-    def _put(self, char: str) -> None:
-        columns, _ = self.size
-        # Without wrapping, extra characters overwrite the last cell, so tests can detect a line that is too wide.
-        self.cells[self.row][min(self.column, columns - 1)] = char
-        self.column += 1
 
     def _obey(self, parameters: str, final: str) -> None:
         columns, lines = self.size
