@@ -12,6 +12,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from cgpause.core.model import CpuMax, Mechanism, Owner
@@ -21,6 +22,8 @@ from cgpause.ledger.plan import PauseRequest
 from cgpause.ledger.record import XATTR
 
 THROTTLE = CpuMax(1000, 100000)
+CHANGES = ("write", "set_xattr", "remove_xattr")
+"""The steps that change a cgroup."""
 
 Before = Callable[["SteppedCgroup", str, str], None]
 
@@ -134,6 +137,11 @@ class Scenario:
         cgroup.set(self.cpu_max, self.burst_us)
         self.prepare(cgroup)
 
+    def steps(self, cgroup: PausableCgroup) -> list[str]:
+        """Run the operation from the start to its end; return its steps."""
+        self.set_up(cgroup)
+        return count_steps(cgroup, self.operation)
+
 
 def request(mechanism: Mechanism = Mechanism.THROTTLE, throttle: CpuMax = THROTTLE) -> PauseRequest:
     return PauseRequest(mechanism, throttle, Owner.DAEMON, "test", since_ns=1)
@@ -236,16 +244,15 @@ def _scenarios() -> Iterator[Scenario]:
 SCENARIOS = list(_scenarios())
 
 
-def count_steps(cgroup: PausableCgroup, scenario: Scenario) -> list[str]:
-    """Run a scenario's operation to its end; return its steps."""
+def count_steps(cgroup: PausableCgroup, operation: Callable[[Cgroup], object]) -> list[str]:
+    """Run an operation to its end; return its steps."""
     steps: list[str] = []
 
     def note(_: Cgroup, step: str, name: str) -> None:
         steps.append(f"{step} {name}".strip())
 
-    scenario.set_up(cgroup)
     with cgroup.stepped(note) as stepped:
-        scenario.operation(stepped)
+        operation(stepped)
     return steps
 
 
@@ -273,57 +280,58 @@ def kill_before_step(cgroup: PausableCgroup, operation: Callable[[Cgroup], objec
     assert os.WTERMSIG(status) == signal.SIGKILL
 
 
-def check_every_crash(cgroup: PausableCgroup, scenario: Scenario, *, torn: bool = False) -> None:
-    """Kill the operation before each of its steps; check that one resume restores the pod and a second changes nothing.
+def deaths(
+    cgroup: PausableCgroup, set_up: Callable[[], object], operation: Callable[[Cgroup], object], *, torn: bool = False
+) -> Iterator[tuple[int, str]]:
+    """Kill an operation before each of its steps, after a `set_up` each time.
 
+    Yield the number of the step and a text that says where the operation died; the caller then checks what is left.
     `torn` kills between truncating and writing a file, which can happen only in an ordinary tree.
     """
-    steps = count_steps(cgroup, scenario)
-    assert any(step.startswith(("write", "set_xattr", "remove_xattr")) for step in steps), steps
-    expected = CgroupState(scenario.restored, str(scenario.burst_us), "0", None)
+    set_up()
+    steps = count_steps(cgroup, operation)
+    assert any(step.startswith(CHANGES) for step in steps), steps
     for number, step in enumerate(steps):
         if torn and not step.startswith("write"):
             continue
-        scenario.set_up(cgroup)
-        kill_before_step(cgroup, scenario.operation, number, torn=torn)
-        where = f"{scenario.id}: killed {'in' if torn else 'before'} step {number} ({step})"
+        set_up()
+        kill_before_step(cgroup, operation, number, torn=torn)
+        yield number, f"killed {'in' if torn else 'before'} step {number} ({step}) of {steps}"
+
+
+def check_every_crash(cgroup: PausableCgroup, scenario: Scenario, *, torn: bool = False) -> None:
+    """Kill the operation before each of its steps; check that one resume restores the pod and a second changes nothing.
+
+    `torn` is as in `deaths`.
+    """
+    expected = CgroupState(scenario.restored, str(scenario.burst_us), "0", None)
+    for _, where in deaths(cgroup, partial(scenario.set_up, cgroup), scenario.operation, torn=torn):
         try:
             with cgroup.open() as fresh:
                 ledger.resume(fresh)
-                assert cgroup.state() == expected, where
-                assert ledger.resume(fresh) is None, where
-            assert cgroup.state() == expected, where
+                assert cgroup.state() == expected
+                assert ledger.resume(fresh) is None
+            assert cgroup.state() == expected
         except Exception as e:
-            e.add_note(where)
+            e.add_note(f"{scenario.id}: {where}")
             raise
 
 
 @dataclass(frozen=True)
-class Race:
-    """One operation on a pod with quota and burst, and a resize by another writer during it."""
+class Race(Scenario):
+    """An operation during which another writer resizes the pod; `restored` is what a death before the resize leaves."""
 
-    id: str
-    prepare: Callable[[PausableCgroup], object]
-    operation: Callable[[Cgroup], object]
     resized: str
-    original: str = "50000 100000"
-    """Value of cpu.max before the resize."""
-
-    def steps(self, cgroup: PausableCgroup) -> list[str]:
-        """Run the operation without a resize; return its steps."""
-        return count_steps(cgroup, Scenario(self.id, "50000 100000", 20000, self.prepare, self.operation, ""))
 
     def steps_before_the_write(self, cgroup: PausableCgroup) -> list[str]:
         """Return the steps before the write of cpu.max; the operation can notice a resize before any of these."""
         steps = self.steps(cgroup)
         return steps[: steps.index("write cpu.max")]
 
-    def run(self, cgroup: PausableCgroup, resize_before: int, die_before: int | None = None) -> None:
-        """Run the operation with the resize just before one step, and optionally a death before another."""
-        cgroup.set("50000 100000", 20000)
-        self.prepare(cgroup)
+    def resizing(self, cgroup: PausableCgroup, resize_before: int) -> Race:
+        """Return the race with the resize just before this step of the operation."""
 
-        def resizing(stepped: Cgroup) -> None:
+        def operation(stepped: Cgroup) -> None:
             assert isinstance(stepped, SteppedCgroup)
             before, left = stepped._before, resize_before
 
@@ -337,17 +345,13 @@ class Race:
             stepped._before = resize
             self.operation(stepped)
 
-        if die_before is not None:
-            kill_before_step(cgroup, resizing, die_before, torn=False)
-            return
-        with cgroup.stepped(lambda *_: None) as stepped:
-            resizing(stepped)
+        return replace(self, operation=operation)
 
 
 RACES = [
-    Race(f"{name}-{what}", prepare, operation, resized, original)
+    Race(f"{name}-{what}", "50000 100000", 20000, prepare, operation, restored, resized)
     for resized, what in (("70000 100000", "resized"), ("1000 1000000", "resized-below-our-quota"))
-    for name, prepare, operation, original in (
+    for name, prepare, operation, restored in (
         ("pause", lambda _: None, _pause(Mechanism.THROTTLE), "50000 100000"),
         ("reassert", _held("throttle", "60000 100000"), _reassert, "60000 100000"),
         ("take-over", _held("throttle", "60000 100000"), take_over(), "60000 100000"),
@@ -358,12 +362,9 @@ RACES = [
 def check_every_crash_of_a_race(cgroup: PausableCgroup, race: Race) -> None:
     """Resize before the last step that precedes the write, kill before each step, and check the resume that follows."""
     resize_before = len(race.steps_before_the_write(cgroup)) - 1
-    race.run(cgroup, resize_before)
-    longest = len(race.steps(cgroup)) + 2  # it also records the resize and reads cpu.max once more
-    for number in range(longest):
-        race.run(cgroup, resize_before, die_before=number)
-        where = f"{race.id}: killed before step {number}"
-        expected = race.resized if number > resize_before else race.original
+    resizing = race.resizing(cgroup, resize_before)
+    for number, where in deaths(cgroup, partial(race.set_up, cgroup), resizing.operation):
+        expected = race.resized if number > resize_before else race.restored
         with cgroup.open() as fresh:
             ledger.resume(fresh)
             assert cgroup.state().cpu_max == expected, where

@@ -42,6 +42,3 @@ def refuse_writes(file: str, code: int = errno.EIO) -> Before:
             raise refusal(cgroup, name, code)
 
     return refuse
-
-
-CHANGES = ("write", "set_xattr", "remove_xattr")

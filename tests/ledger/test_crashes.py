@@ -11,9 +11,8 @@ from helpers.crashing import (
     PausableCgroup,
     Scenario,
     check_every_crash,
-    count_steps,
+    deaths,
     freeze,
-    kill_before_step,
 )
 from helpers.ledgers import hold, make_cgroup
 
@@ -31,10 +30,12 @@ def test_whoever_dies_at_any_step_leaves_a_pod_that_resume_puts_right(
 
 def test_a_daemon_killed_at_any_step_of_a_freeze_leaves_what_restore_undoes_without_it(tmp_path: Path) -> None:
     pod = make_cgroup(tmp_path, "kubepods.slice/kubepods-podb1f4499cb83e8ce3e7de136e9e81cb0d.slice")
-    scenario = Scenario("", "50000 100000", 20000, lambda cgroup: hold(cgroup, "throttle"), freeze, "")
-    for number in range(len(count_steps(pod, scenario))):
-        scenario.set_up(pod)
-        kill_before_step(pod, freeze, number, torn=False)
+
+    def set_up() -> None:
+        pod.set("50000 100000", 20000)
+        hold(pod, "throttle")
+
+    for _, where in deaths(pod, set_up, freeze):
         assert pod.state().record is not None
         assert restore.main(["--cgroup-root", str(tmp_path)]) == 0
-        assert pod.state() == CgroupState("50000 100000", "20000", "0", None), f"step {number}"
+        assert pod.state() == CgroupState("50000 100000", "20000", "0", None), where

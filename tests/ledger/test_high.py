@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.crashing import PausableCgroup, kill_before_step
+from helpers.crashing import PausableCgroup, deaths
 from helpers.fixtures import Patch
 from helpers.ledgers import high_state
 from helpers.refusals import unwritable
@@ -155,20 +155,11 @@ def test_whoever_dies_before_any_step_leaves_what_release_puts_right(
         (folder / "memory.high").write_text(f"{original}\n")
         prepare(folder)
 
-    steps: list[str] = []
-    set_up()
-    with place.stepped(lambda _, kind, name: steps.append(f"{kind} {name}")) as stepped:
-        operation(stepped)
-    assert any(step.startswith(("write", "remove_xattr")) for step in steps), steps
-    for number, step in enumerate(steps):
-        if torn and not step.startswith("write"):
-            continue
-        set_up()
-        kill_before_step(place, operation, number, torn=torn)
+    for _, where in deaths(place, set_up, operation, torn=torn):
         with place.open() as fresh:
             release(fresh)
-            assert high_state(folder) == (restored, []), f"killed before step {number} ({step}) of {steps}"
-            assert release(fresh) is None
+            assert high_state(folder) == (restored, []), where
+            assert release(fresh) is None, where
 
 
 # --- trouble -------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from cgpause.ledger import ledger
 @pytest.mark.parametrize("race", RACES, ids=lambda race: race.id)
 def test_resize_before_any_step_but_the_write_itself_is_what_is_restored(pod: PausableCgroup, race: Race) -> None:
     for number, step in enumerate(race.steps_before_the_write(pod)):
-        race.run(pod, resize_before=number)
+        race.resizing(pod, number).steps(pod)
         where = f"resized before step {number} ({step})"
         with pod.open() as fresh:
             record = ledger.read_record(fresh)

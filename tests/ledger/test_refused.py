@@ -6,8 +6,8 @@ import errno
 import os
 
 import pytest
-from helpers.crashing import SCENARIOS, CgroupState, PausableCgroup, Scenario, SteppedCgroup, count_steps, request
-from helpers.ledgers import CHANGES, refusal
+from helpers.crashing import CHANGES, SCENARIOS, CgroupState, PausableCgroup, Scenario, SteppedCgroup, request
+from helpers.ledgers import refusal
 
 from cgpause.core.errors import CgpauseError, CgroupGoneError, KernelWriteError, RestoreError
 from cgpause.core.model import Mechanism
@@ -39,10 +39,6 @@ class Refusal:
         self._left -= 1
 
 
-def changes_of(cgroup: PausableCgroup, scenario: Scenario) -> int:
-    return sum(step.startswith(CHANGES) for step in count_steps(cgroup, scenario))
-
-
 REFUSED = [s for s in SCENARIOS if s.cpu_max in ("50000 100000", "2000 1000000")]
 
 
@@ -53,7 +49,7 @@ def test_no_refused_write_leaves_a_pod_paused_without_a_record(
     pod: PausableCgroup, scenario: Scenario, code: int, persistent: bool
 ) -> None:
     restored = CgroupState(scenario.restored, str(scenario.burst_us), "0", None)
-    for number in range(changes_of(pod, scenario)):
+    for number in range(sum(step.startswith(CHANGES) for step in scenario.steps(pod))):
         scenario.set_up(pod)
         refusal = Refusal(number, code, persistent=persistent)
         with pod.stepped(refusal) as refused:
@@ -151,7 +147,7 @@ def test_a_pod_whose_values_cannot_be_understood_is_not_paused(
 def test_a_cgroup_that_vanishes_before_any_step_is_gone_and_nothing_else(
     pod: PausableCgroup, scenario: Scenario
 ) -> None:
-    for number in range(len(count_steps(pod, scenario)) - 1):  # the last step only unlocks
+    for number in range(len(scenario.steps(pod)) - 1):  # the last step only unlocks
         scenario.set_up(pod)
         left = number
 
