@@ -257,7 +257,7 @@ class Actuator:
                     tracked.failure_until_ns = tracked.drifts.ends_ns
                 return
             self._watch.add_pod(tracked.cgroup, paused=True)  # if the pause had been given up, its watch was removed
-            record = ledger.reassert(tracked.cgroup, config.throttle.cpu_max, wait_s=LOOP_LOCK_WAIT_S)
+            record = ledger.reassert(tracked.cgroup, config.throttle.cpu_max)
         except (CgroupGoneError, BusyError):
             return
         except CgpauseError as e:
@@ -329,7 +329,7 @@ class Actuator:
 
     def _freeze(self, tracked: TrackedPod, action: Freeze, used: float) -> None:
         try:
-            record, changed = ledger.freeze(tracked.cgroup, action.reason, wait_s=LOOP_LOCK_WAIT_S)
+            record, changed = ledger.freeze(tracked.cgroup, action.reason)
         except (CgroupGoneError, BusyError):
             raise
         except CgpauseError as e:

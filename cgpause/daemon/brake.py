@@ -313,7 +313,7 @@ class Brake:
 
 
 def _set(root: _Root, level_bytes: int, at_ns: int) -> high.HighRecord | None:
-    root.record = high.set_high(root.cgroup, level_bytes, at_ns, known=root.record, wait_s=LOOP_LOCK_WAIT_S)
+    root.record = high.set_high(root.cgroup, level_bytes, at_ns, known=root.record)
     return root.record
 
 

@@ -186,7 +186,7 @@ class Daemon:
             log.info("configuration reloaded %s", fields(file=self._options.config_shown))
         self._notifier.send("READY=1")
 
-    def _resume_all(self, reason: str, result: Result, *, wait_s: float = 0.05) -> int:
+    def _resume_all(self, reason: str, result: Result, *, wait_s: float = ledger.LOOP_LOCK_WAIT_S) -> int:
         """Undo all pauses of the daemon and expired ones, and restore memory.high; return how many steps failed."""
         left = 0
         for tracked in list(self._tree.pods.values()):

@@ -27,7 +27,7 @@ from cgpause.core.errors import (
 )
 from cgpause.core.parse import parse_limit
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.ledger.ledger import LOCK_WAIT_S
+from cgpause.ledger.ledger import LOCK_WAIT_S, LOOP_LOCK_WAIT_S
 
 FILE = "memory.high"
 XATTR = "user.cgpause.high"
@@ -104,9 +104,7 @@ def text(high_bytes: int | None) -> str:
     return "max" if high_bytes is None else str(high_bytes)
 
 
-def set_high(
-    cgroup: Cgroup, level_bytes: int, since_ns: int, *, known: HighRecord | None = None, wait_s: float = LOCK_WAIT_S
-) -> HighRecord | None:
+def set_high(cgroup: Cgroup, level_bytes: int, since_ns: int, *, known: HighRecord | None = None) -> HighRecord | None:
     """Write `level_bytes` to memory.high and return the record; None if the original is at least as tight.
 
     A value that cgpause did not write becomes the original. `known` is the record as the caller wrote it; it is used if
@@ -116,7 +114,7 @@ def set_high(
         RestoreError: the value could not be set, and the undo of the write failed too.
         CgpauseError: the value could not be set; the write has been undone.
     """
-    with cgroup.locked(wait_s=wait_s):
+    with cgroup.locked(wait_s=LOOP_LOCK_WAIT_S):
         existing = _record(cgroup, known)
         current = _read(cgroup, existing)
         ours = existing if existing is not None and existing.holds(current) else None

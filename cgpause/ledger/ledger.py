@@ -113,7 +113,7 @@ def pause(cgroup: Cgroup, request: PauseRequest, *, wait_s: float = LOCK_WAIT_S)
         return record, True
 
 
-def freeze(cgroup: Cgroup, reason: str, *, wait_s: float = LOCK_WAIT_S) -> tuple[PauseRecord | None, bool]:
+def freeze(cgroup: Cgroup, reason: str) -> tuple[PauseRecord | None, bool]:
     """Freeze a pod that the daemon has throttled; return the record in force, and whether anything changed.
 
     The throttle's quota stays: every write would refill the bandwidth pool. Any other pod (running, already frozen,
@@ -123,7 +123,7 @@ def freeze(cgroup: Cgroup, reason: str, *, wait_s: float = LOCK_WAIT_S) -> tuple
         CgpauseError: the pod could not be frozen, or another program froze it; it stays throttled, and its record
             undoes that.
     """
-    with cgroup.locked(wait_s=wait_s):
+    with cgroup.locked(wait_s=LOOP_LOCK_WAIT_S):
         existing = read_record(cgroup)
         record = plan_freeze(cgroup, existing, reason)
         if existing is None or record is None:
@@ -237,13 +237,13 @@ def resume(
         raise RestoreError(f"cannot restore {printable(cgroup.path)}: {e}") from e
 
 
-def reassert(cgroup: Cgroup, throttle: CpuMax, *, wait_s: float = LOCK_WAIT_S) -> PauseRecord | None:
+def reassert(cgroup: Cgroup, throttle: CpuMax) -> PauseRecord | None:
     """Write the throttle again after a foreign write to cpu.max; return the new record, None without such a write.
 
     A pod that is also frozen stays frozen. If the foreign value is the original, systemd has applied its unit again:
     that is no wish to resume. Any other value is a resize, and becomes the original (docs/comparison.md).
     """
-    with cgroup.locked(wait_s=wait_s):
+    with cgroup.locked(wait_s=LOOP_LOCK_WAIT_S):
         existing = read_record(cgroup)
         record = None if existing is None else plan_reassert(cgroup, existing, throttle)
         if record is None:

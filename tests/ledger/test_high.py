@@ -230,5 +230,5 @@ def test_a_lock_delays_but_never_hangs(folder: Path, kubepods: Cgroup) -> None:
         with pytest.raises(BusyError):
             release(kubepods, wait_s=0.01)
         with pytest.raises(BusyError):
-            set_high(kubepods, LOWER, since_ns=1, wait_s=0.01)
+            set_high(kubepods, LOWER, since_ns=1)
     assert high_state(folder) == (str(LEVEL), [high.XATTR])

@@ -273,8 +273,8 @@ def test_a_pod_that_is_locked_is_busy_until_the_lock_is_given_back(pod: Pausable
     operations: list[Callable[[], object]] = [
         lambda: ledger.pause(cgroup, request(), wait_s=0.02),
         lambda: ledger.resume(cgroup, wait_s=0.02),
-        lambda: ledger.reassert(cgroup, THROTTLE, wait_s=0),
-        lambda: ledger.freeze(cgroup, "it grows", wait_s=0),
+        lambda: ledger.reassert(cgroup, THROTTLE),
+        lambda: ledger.freeze(cgroup, "it grows"),
         lambda: ledger.take_over(cgroup, request(), wait_s=0),
     ]
     with lock_held(pod.folder):
