@@ -175,19 +175,12 @@ def release(cgroup: Cgroup, *, known: HighRecord | None = None, wait_s: float = 
         raise RestoreError(f"cannot restore {printable(cgroup.path)}: {e}") from e
 
 
-def read_record(cgroup: Cgroup) -> HighRecord | None:
-    """Return the record on a kubepods root, or None if cgpause wrote nothing there.
-
-    Raises:
-        DamagedRecordError: there is a record, and it cannot be read.
-    """
-    data = cgroup.get_xattr(XATTR)
-    return None if data is None else decode_record(data)
-
-
 def _record(cgroup: Cgroup, known: HighRecord | None) -> HighRecord | None:
+    data = cgroup.get_xattr(XATTR)
+    if data is None:
+        return known
     try:
-        return read_record(cgroup) or known
+        return decode_record(data)
     except DamagedRecordError:
         if known is None:
             raise
