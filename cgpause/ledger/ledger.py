@@ -297,18 +297,18 @@ def _undo(cgroup: Cgroup, record: PauseRecord) -> Resumed:
     # such a write by cgpause, so it is written again.
     if record.mechanism is Mechanism.FREEZE:
         _thaw(cgroup)
-    if record.written is None:
-        try:
-            current = parse_cpu_max(cgroup.read("cpu.max"))
-        except MalformedError:
-            current = record.original  # cgpause never wrote this file
-        foreign = False
-    else:
-        current, foreign = _restore_cpu_max(cgroup, record.written, record.original)
+    try:
+        current = parse_cpu_max(cgroup.read("cpu.max"))
+    except MalformedError:
+        current = record.written or record.original  # the quota is in force, unless cgpause only froze the pod
+    if current == record.written:
+        cgroup.write("cpu.max", str(record.original))
+        current = record.original
+    if record.written is not None:
         _restore_burst(cgroup, record.original_burst_us)
     # The record goes last: until then it shows that something is left to undo.
     cgroup.remove_xattr(XATTR)
-    return Resumed(record, current, foreign)
+    return Resumed(record, current, foreign=record.written is not None and current != record.original)
 
 
 def _leaves_a_value(cgroup: Cgroup, record: PauseRecord) -> bool:
@@ -316,17 +316,6 @@ def _leaves_a_value(cgroup: Cgroup, record: PauseRecord) -> bool:
     if record.mechanism is Mechanism.FREEZE and is_frozen(cgroup):
         return True
     return record.written not in (None, record.original) and parse_cpu_max(cgroup.read("cpu.max")) == record.written
-
-
-def _restore_cpu_max(cgroup: Cgroup, written: CpuMax, original: CpuMax) -> tuple[CpuMax, bool]:
-    try:
-        current = parse_cpu_max(cgroup.read("cpu.max"))
-    except MalformedError:
-        current = written  # see _undo
-    if current == written:
-        cgroup.write("cpu.max", str(original))
-        return original, False
-    return current, current != original
 
 
 def _restore_burst(cgroup: Cgroup, burst_us: int) -> None:
