@@ -92,38 +92,34 @@ def resume_all(root: str, *, owner: Owner | None = None) -> list[Restored]:
 
     # A locked pod or a damaged record takes seconds, and systemd allows 30 s in all: resume all other pods first.
     for _, cgroup in paused_cgroups(root, lambda path, error: outcomes.append(Restored(path, None, error))):
-        outcome = _outcome(cgroup, partial(undo, patiently=False))
+        outcome = _outcome(cgroup.id.path, partial(undo, cgroup, patiently=False))
         if outcome is not None and outcome.error is not None:
             hard.append(outcome.path)
         elif outcome is not None:
             outcomes.append(outcome)
     if owner is not Owner.MANUAL:
         # memory.high comes after the pods: meanwhile it keeps the resumed pods from filling the node at once.
-        outcomes += filter(None, (_outcome(top, high.release) for top in braked_roots(root)))
+        outcomes += filter(None, (_outcome(top.id.path, partial(high.release, top)) for top in braked_roots(root)))
     deadline = time.monotonic() + _PATIENCE_S
-    for path in hard:
+
+    def undo_again(path: str) -> Resumed | None:
         patiently = time.monotonic() < deadline
-        try:
-            with Cgroup(root, path) as cgroup:
-                outcome = _outcome(cgroup, partial(undo, patiently=patiently))
-        except CgroupGoneError:
-            continue
-        except CgpauseError as e:
-            outcome = Restored(path, None, e)
-        if outcome is not None:
-            outcomes.append(outcome)
+        with Cgroup(root, path) as cgroup:
+            return undo(cgroup, patiently=patiently)
+
+    outcomes += filter(None, (_outcome(path, partial(undo_again, path)) for path in hard))
     return outcomes
 
 
-def _outcome(cgroup: Cgroup, how: Callable[[Cgroup], Resumed | high.Released | None]) -> Restored | None:
-    """Call `how` with a cgroup and return the outcome; None if there was nothing to undo or the cgroup is gone."""
+def _outcome(path: str, undo: Callable[[], Resumed | high.Released | None]) -> Restored | None:
+    """Return the outcome of `undo` for a cgroup; None if there was nothing to undo or the cgroup is gone."""
     try:
-        undone = how(cgroup)
+        undone = undo()
     except CgroupGoneError:
         return None
     except CgpauseError as e:
-        return Restored(cgroup.id.path, None, e)
-    return None if undone is None else Restored(cgroup.id.path, undone, None)
+        return Restored(path, None, e)
+    return None if undone is None else Restored(path, undone, None)
 
 
 def braked_roots(root: str) -> Iterator[Cgroup]:
