@@ -127,14 +127,19 @@ def test_a_resume_needs_no_free_descriptor(bench: Bench, lost: bool) -> None:
     assert (bench.cpu_max(), bench.paused()) == (ORIGINALS, [])
 
 
-def test_a_pod_that_vanishes_under_a_read_stays_as_it_was(bench: Bench, monkeypatch: Patch, caplog: Log) -> None:
+@pytest.mark.parametrize("lost", [False, True], ids=["recorded", "record-lost"])
+def test_a_pod_that_vanishes_under_a_read_stays_as_it_was(
+    bench: Bench, monkeypatch: Patch, caplog: Log, lost: bool
+) -> None:
     bench.pause("a")
+    if lost:
+        lose_record(bench, "a")
     caplog.clear()
     before = bench.tracked("a").pod
-    monkeypatch.setattr(Cgroup, "get_xattr", gone)
+    monkeypatch.setattr(Cgroup, "locked" if lost else "get_xattr", gone)
     bench.read_record("a")
     assert bench.tracked("a").pod == before
-    assert lines(caplog) == []
+    assert (bench.actuator.counts.resume_failures, lines(caplog)) == (0, [])
 
 
 def test_a_record_that_cannot_be_read_sets_the_pod_aside_for_a_minute(
@@ -195,16 +200,6 @@ def test_oom_kills_count_from_the_pause_that_is_taken_in(bench: Bench) -> None:
     assert bench.tracked("c").oom_kills is None, "the next reading must not take earlier kills for new ones"
 
 
-def test_a_lost_record_of_a_pod_that_vanishes_is_nobodys_trouble(bench: Bench, monkeypatch: Patch, caplog: Log) -> None:
-    bench.pause("a")
-    lose_record(bench, "a")
-    caplog.clear()
-    monkeypatch.setattr(Cgroup, "locked", gone)
-    bench.read_record("a")
-    assert lines(caplog) == []
-    assert bench.actuator.counts.resume_failures == 0
-
-
 def test_a_lost_record_that_cannot_be_made_up_for_is_counted_and_loud(bench: Bench, caplog: Log) -> None:
     bench.pause("b")
     lose_record(bench, "b")
@@ -243,6 +238,3 @@ def test_a_lost_record_that_an_operator_has_put_back_is_the_operators(bench: Ben
     monkeypatch.setattr(ledger, "resume", slow)
     bench.read_record("b")
     assert (bench.record("b").owner, bench.cpu_max()[1]) == (Owner.MANUAL, str(THROTTLE))
-
-
-# --- pause -----------------------------------------------------------------------------------------------------------
