@@ -163,7 +163,9 @@ def test_pods_by_state_add_up_to_all_pods(bench: Bench) -> None:
     bench.hold("a")
     bench.hold("b", how=Mechanism.FREEZE)
     bench.hold("c", Owner.MANUAL)
+    bench.tracked("c").damaged = True
 
+    assert bench.one("cgpause_damaged_pods") == 1
     assert bench.shown("cgpause_pods") == {("running",): 1, ("paused",): 3, ("protected",): 1}
     assert bench.shown("cgpause_paused_pods") == {
         ("daemon", "throttle"): 1,
@@ -287,33 +289,20 @@ def test_what_the_daemon_has_to_do_without_is_said(bench: Bench) -> None:
     assert bench.shown("cgpause_degraded")["psi",] == 1  # a plain tree has no PSI
 
 
-def test_damaged_pods_are_counted(bench: Bench) -> None:
-    bench.fake.add_pod("web")
-    bench.refresh()
-    assert bench.one("cgpause_damaged_pods") == 0
-    bench.tracked("web").damaged = True
-
-    assert bench.one("cgpause_damaged_pods") == 1
-
-
 # --- publishing ------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_published_unless_configured(bench: Bench) -> None:
-    bench.publisher.configure(MetricsConfig())
-    bench.publisher.tick(S)
+@pytest.mark.parametrize("has_path", [True, False])
+def test_nothing_is_published_unless_configured_and_where_there_is_no_place_for_it(
+    bench: Bench, has_path: bool
+) -> None:
+    publisher = Publisher(bench.path if has_path else None, bench.intake, bench.sampler)
+    publisher.configure(MetricsConfig() if has_path else ON)
+    publisher.tick(S)
 
-    assert bench.publisher.due_ns == NEVER_NS
+    assert publisher.due_ns == NEVER_NS
     assert list(bench.folder.iterdir()) == []
     assert not [thread for thread in threading.enumerate() if thread.name == "metrics"]
-
-
-def test_nothing_is_published_about_a_tree_that_has_no_place_for_it(bench: Bench) -> None:
-    nowhere = Publisher(None, bench.intake, bench.sampler)
-    nowhere.configure(ON)
-    nowhere.tick(S)
-
-    assert nowhere.due_ns == NEVER_NS
 
 
 def test_it_is_published_at_once_and_then_when_it_is_due(bench: Bench) -> None:
@@ -337,15 +326,6 @@ def test_switched_off_it_takes_away_what_it_published_and_can_be_switched_on_aga
     bench.publisher.configure(ON)
     bench.tick(2)
     assert bench.published() is not None
-
-
-def test_the_end_takes_it_away(bench: Bench) -> None:
-    bench.publisher.configure(ON)
-    bench.tick(1)
-
-    bench.publisher.close()
-
-    assert list(bench.folder.iterdir()) == []
 
 
 def test_a_folder_that_is_missing_is_told_once_with_who_makes_it_and_tried_again(bench: Bench, caplog: Log) -> None:

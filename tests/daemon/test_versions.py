@@ -72,6 +72,7 @@ def test_memory_high_of_a_newer_version_is_left_as_it_is_and_reported(tree: Fake
 
     successor.wait_for_log("memory.high not set")
     assert successor.stop() == 6
+    assert "could not release memory.high" in successor.log
     assert restore.main(["--cgroup-root", str(tree.root)]) == 6
     assert high.read_text() == written
     assert os.getxattr(tree.kubepods, HIGH_XATTR).startswith(b'{"schema": 2')

@@ -124,10 +124,5 @@ def test_a_frozen_pod_whose_quota_was_written_before_has_both_in_its_record() ->
     assert decode_record(changed(mechanism="freeze", written_cpu_max=None)) == replace(frozen_too, written=None)
 
 
-def test_a_record_of_a_later_version_says_so() -> None:
-    with pytest.raises(DamagedRecordError, match="has schema 2 and this version of cgpause reads 1"):
-        decode_record(changed(schema=2))
-
-
 def test_keys_a_later_version_of_the_same_schema_added_are_ignored() -> None:
     assert decode_record(changed(colour="red")) == RECORD
