@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers.daemons import GIB, HIGH, NO_SACRIFICE, PAUSED, Running, Start, pause_web
+from helpers.ledgers import high_state
 from helpers.trees import FakeTree, cpu_max, make_uid, records_left, wait_until
 
 
@@ -47,8 +47,7 @@ def test_dry_run_decides_and_writes_nothing(tree: FakeTree, start: Start) -> Non
     assert list(run.iterdir()) == []  # the end of the daemon would remove its figures
     assert daemon.stop() == 0
     assert daemon.log.count("would have paused") == 1
-    assert (tree.kubepods / "memory.high").read_text() == "max\n"
-    assert os.listxattr(tree.kubepods) == []
+    assert high_state(tree.kubepods) == ("max", False)
     assert [*state.iterdir(), *run.iterdir()] == []
 
 
@@ -140,11 +139,12 @@ def daemon(braked: Path, start: Start) -> Running:
 
 
 def is_braked(path: Path) -> bool:
-    return path.read_text() not in ("max\n", "") and "user.cgpause.high" in os.listxattr(path.parent)
+    value, is_recorded = high_state(path.parent)
+    return value not in ("max", "") and is_recorded
 
 
 def is_released(path: Path) -> bool:
-    return path.read_text() == "max\n" and "user.cgpause.high" not in os.listxattr(path.parent)
+    return high_state(path.parent) == ("max", False)
 
 
 def test_memory_high_that_somebody_writes_is_asserted_again_and_the_end_releases_it(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 from cgpause.core.model import Headroom
 from cgpause.daemon.brake import Brake
 from cgpause.kernel.inotify import Watch
-from cgpause.ledger import high
 from cgpause.pods.tree import PodTree
 from cgpause.policy.schedule import Schedule
 from helpers.fixtures import Log
 from helpers.headrooms import GIB, limited
+from helpers.ledgers import high_state
 from helpers.trees import FakeTree
 
 S = 1_000_000_000
@@ -32,15 +31,10 @@ def in_force(fake: FakeTree) -> str:
 
 
 def brake_state(fake: FakeTree) -> tuple[str, bool]:
-    """Return memory.high of kubepods, and whether a record of the original is there."""
-    return in_force(fake), is_recorded(fake.kubepods)
+    return high_state(fake.kubepods)
 
 
 RELEASED = ("max", False)
-
-
-def is_recorded(folder: Path) -> bool:
-    return high.XATTR in os.listxattr(folder)
 
 
 def apply(brake: Brake, used_gib: float, *, tight: bool = False, at_s: float = 1, wakes: bool = True) -> Headroom:

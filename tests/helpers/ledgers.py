@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cgpause.core.errors import KernelWriteError
 from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import high
 from helpers.crashing import HOLDS, Before, PausableCgroup, SteppedCgroup
 
 
@@ -24,9 +25,9 @@ def hold(cgroup: PausableCgroup, how: str) -> None:
         HOLDS[how](opened)
 
 
-def high_state(folder: Path) -> tuple[str, list[str]]:
-    """Return memory.high of a kubepods root and the names of its xattrs."""
-    return (folder / "memory.high").read_text().strip(), os.listxattr(folder)
+def high_state(folder: Path) -> tuple[str, bool]:
+    """Return memory.high of a kubepods root, and whether a record of the original is there."""
+    return (folder / "memory.high").read_text().strip(), high.XATTR in os.listxattr(folder)
 
 
 def refusal(cgroup: Cgroup, name: str, code: int = errno.EIO) -> KernelWriteError:

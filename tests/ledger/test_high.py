@@ -38,11 +38,11 @@ def test_what_was_there_before_comes_back_after_any_number_of_levels(
         assert record == recorded(folder)
         assert high.text(record.original_bytes) == original
         assert record.since_ns == 7  # start of the first change
-        assert high_state(folder) == (str(level), [high.XATTR])
+        assert high_state(folder) == (str(level), True)
 
     assert release(kubepods) == Released(None if original == "max" else int(original), foreign=False)
 
-    assert high_state(folder) == (original, [])
+    assert high_state(folder) == (original, False)
     assert release(kubepods) is None
 
 
@@ -62,7 +62,7 @@ def test_an_operators_own_value_is_never_loosened(
     record = set_high(kubepods, LEVEL, since_ns=1)
 
     assert (record and record.written_bytes) == written
-    assert high_state(folder) == ((str(original), []) if written is None else (str(written), [high.XATTR]))
+    assert high_state(folder) == ((str(original), False) if written is None else (str(written), True))
 
 
 def test_a_level_above_the_operators_value_puts_that_back(folder: Path, kubepods: Cgroup) -> None:
@@ -71,7 +71,7 @@ def test_a_level_above_the_operators_value_puts_that_back(folder: Path, kubepods
 
     assert set_high(kubepods, HIGHER, since_ns=2) is None
 
-    assert high_state(folder) == (str(LEVEL), [])
+    assert high_state(folder) == (str(LEVEL), False)
 
 
 @pytest.mark.parametrize("foreign", ["max", str(HIGHER), str(TIGHTER)])
@@ -83,7 +83,7 @@ def test_a_foreign_value_stays_when_we_let_go(folder: Path, kubepods: Cgroup, fo
 
     assert released is not None
     assert (high.text(released.high_bytes), released.foreign) == (foreign, foreign != "max")
-    assert high_state(folder) == (foreign, [])
+    assert high_state(folder) == (foreign, False)
 
 
 @pytest.mark.parametrize("foreign", ["max", str(HIGHER)])
@@ -93,9 +93,9 @@ def test_a_foreign_value_becomes_the_original(folder: Path, kubepods: Cgroup, fo
 
     set_high(kubepods, LEVEL, since_ns=2)
 
-    assert high_state(folder) == (str(LEVEL), [high.XATTR])
+    assert high_state(folder) == (str(LEVEL), True)
     release(kubepods)
-    assert high_state(folder) == (foreign, [])
+    assert high_state(folder) == (foreign, False)
 
 
 def test_a_tighter_foreign_value_ends_it(folder: Path, kubepods: Cgroup) -> None:
@@ -103,7 +103,7 @@ def test_a_tighter_foreign_value_ends_it(folder: Path, kubepods: Cgroup) -> None
     (folder / "memory.high").write_text(f"{TIGHTER}\n")
 
     assert set_high(kubepods, LEVEL, since_ns=2) is None
-    assert high_state(folder) == (str(TIGHTER), [])
+    assert high_state(folder) == (str(TIGHTER), False)
 
 
 # --- crashes -------------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def test_whoever_dies_before_any_step_leaves_what_release_puts_right(
     for _, where in deaths(place, set_up, operation, torn=torn):
         with place.open() as fresh:
             release(fresh)
-            assert high_state(folder) == (restored, []), where
+            assert high_state(folder) == (restored, False), where
             assert release(fresh) is None, where
 
 
@@ -178,7 +178,7 @@ def test_a_refused_write_leaves_nothing_behind(folder: Path, kubepods: Cgroup, m
     with pytest.raises(KernelWriteError):
         set_high(kubepods, LOWER, since_ns=2)
 
-    assert high_state(folder) == ("max", [])
+    assert high_state(folder) == ("max", False)
 
 
 def test_another_writer_in_between_is_noticed_and_keeps_its_value(
@@ -194,7 +194,7 @@ def test_another_writer_in_between_is_noticed_and_keeps_its_value(
     with pytest.raises(CgpauseError, match=f"read {TIGHTER}"):
         set_high(kubepods, LEVEL, since_ns=1)
 
-    assert high_state(folder) == (str(TIGHTER), [])
+    assert high_state(folder) == (str(TIGHTER), False)
 
 
 def test_a_failed_undo_says_so_and_keeps_the_record(folder: Path, kubepods: Cgroup, monkeypatch: Patch) -> None:
@@ -205,10 +205,10 @@ def test_a_failed_undo_says_so_and_keeps_the_record(folder: Path, kubepods: Cgro
     with pytest.raises(RestoreError):
         set_high(kubepods, LOWER, since_ns=2)
 
-    assert high_state(folder) == (str(LEVEL), [high.XATTR])
+    assert high_state(folder) == (str(LEVEL), True)
     monkeypatch.undo()
     release(kubepods)
-    assert high_state(folder) == ("max", [])
+    assert high_state(folder) == ("max", False)
 
 
 def test_the_record_is_what_the_documentation_shows(folder: Path, kubepods: Cgroup) -> None:
@@ -231,4 +231,4 @@ def test_a_lock_delays_but_never_hangs(folder: Path, kubepods: Cgroup) -> None:
             release(kubepods, wait_s=0.01)
         with pytest.raises(BusyError):
             set_high(kubepods, LOWER, since_ns=1)
-    assert high_state(folder) == (str(LEVEL), [high.XATTR])
+    assert high_state(folder) == (str(LEVEL), True)

@@ -39,13 +39,13 @@ def test_a_record_that_is_remembered_replaces_one_that_is_lost(
 
     spoil(folder, high.XATTR)
     assert release(kubepods, known=second) == Released(None, foreign=False)
-    assert high_state(folder) == ("max", [])
+    assert high_state(folder) == ("max", False)
 
 
 def test_the_record_on_the_cgroup_counts_more_than_a_remembered_one(folder: Path, kubepods: Cgroup) -> None:
     armed(kubepods)
     assert release(kubepods, known=HighRecord(5, LOWER, None, 1)) == Released(None, foreign=False)
-    assert high_state(folder) == ("max", [])
+    assert high_state(folder) == ("max", False)
 
 
 def test_a_file_torn_by_a_writer_that_died_is_taken_for_ours(folder: Path, kubepods: Cgroup) -> None:
@@ -54,14 +54,14 @@ def test_a_file_torn_by_a_writer_that_died_is_taken_for_ours(folder: Path, kubep
     assert set_high(kubepods, LOWER, since_ns=2) == HighRecord(None, LOWER, LEVEL, since_ns=1)
     (folder / "memory.high").write_text("")
     assert release(kubepods) == Released(None, foreign=False)
-    assert high_state(folder) == ("max", [])
+    assert high_state(folder) == ("max", False)
 
 
 def test_a_torn_file_without_a_record_is_nobodys(folder: Path, kubepods: Cgroup) -> None:
     (folder / "memory.high").write_text("")
     with pytest.raises(MalformedError):
         set_high(kubepods, LEVEL, since_ns=1)
-    assert high_state(folder) == ("", [])
+    assert high_state(folder) == ("", False)
 
 
 def test_a_value_that_somebody_removed_is_not_taken_for_ours(folder: Path, kubepods: Cgroup) -> None:
@@ -70,7 +70,7 @@ def test_a_value_that_somebody_removed_is_not_taken_for_ours(folder: Path, kubep
     armed(kubepods)
     (folder / "memory.high").write_text("max\n")
     assert release(kubepods) == Released(None, foreign=True)
-    assert high_state(folder) == ("max", [])
+    assert high_state(folder) == ("max", False)
 
 
 @pytest.mark.parametrize("error", [KernelReadError, CgroupGoneError])
@@ -144,7 +144,7 @@ def test_a_damaged_record_is_no_basis_for_a_guess_and_says_what_to_do(
         set_high(kubepods, LOWER, since_ns=2)
     assert len(str(e.value)) < 500, "shown in part"
 
-    assert high_state(folder) == (str(LEVEL), [high.XATTR])
+    assert high_state(folder) == (str(LEVEL), True)
 
 
 def test_a_record_without_damage_is_read() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from helpers.fixtures import Capture, Patch
+from helpers.ledgers import high_state
 from helpers.restoring import brake
 from helpers.trees import FakeTree, cpu_max, damage, lock_held, pause_pod, records_left
 
@@ -104,12 +104,12 @@ def test_daemon_only_leaves_what_another_daemon_at_work_holds(
         assert restore.main(command) == 0
 
         assert records_left(tree.root) == [pod]
-        assert high.XATTR in os.listxattr(tree.kubepods)
+        assert high_state(tree.kubepods) == (str(1 << 30), True)
         assert "nothing is resumed" in capsys.readouterr().err
 
     assert restore.main(command) == 0
     assert records_left(tree.root) == []
-    assert high.XATTR not in os.listxattr(tree.kubepods)
+    assert high_state(tree.kubepods) == ("max", False)
 
 
 def test_daemon_only_resumes_what_the_daemon_of_its_own_unit_holds(tree: FakeTree, capsys: Capture) -> None:
@@ -245,10 +245,6 @@ def test_main_exits_1_without_its_cgroup_root_and_forges_no_log_line(tmp_path: P
 # --- memory.high -----------------------------------------------------------------------------------------------------
 
 
-def braked(kubepods: Path) -> tuple[str, bool]:
-    return (kubepods / "memory.high").read_text().strip(), "user.cgpause.high" in os.listxattr(kubepods)
-
-
 @pytest.mark.parametrize("options", [[], ["--daemon-only"]], ids=["all", "daemon-only"])
 def test_memory_high_of_every_tree_named_like_kubepods_comes_back(
     options: list[str], tree: FakeTree, capsys: Capture
@@ -265,7 +261,7 @@ def test_memory_high_of_every_tree_named_like_kubepods_comes_back(
 
     assert restore.main(["--cgroup-root", str(tree.root), *options]) == 0
 
-    found = [braked(path) for path in (tree.kubepods, nested, stale, untouched)]
+    found = [high_state(path) for path in (tree.kubepods, nested, stale, untouched)]
     assert found == [("max", False), ("2147483648", False), ("4096", False), ("2147483648", False)]
     assert sorted(capsys.readouterr().err.splitlines()) == [
         "info: released memory.high cgroup=kubelet.slice/kubelet-kubepods.slice memory_high_to=2147483648",
@@ -277,7 +273,7 @@ def test_memory_high_of_every_tree_named_like_kubepods_comes_back(
 def test_memory_high_that_cannot_be_restored_is_a_failure_and_stops_nobody(tree: FakeTree, capsys: Capture) -> None:
     pod = pause_pod(tree.root, tree.add_pod("web", cpu_max="50000 100000"))
     brake(tree.kubepods)
-    os.setxattr(tree.kubepods, "user.cgpause.high", b"rubbish")
+    damage(tree.kubepods, high.XATTR)
     stale = tree.root / "kubepods"
     stale.mkdir()
     brake(stale)
@@ -285,5 +281,5 @@ def test_memory_high_that_cannot_be_restored_is_a_failure_and_stops_nobody(tree:
     assert restore.main(["--cgroup-root", str(tree.root)]) == 6
 
     assert cpu_max(pod) == "50000 100000"
-    assert braked(stale) == ("max", False)
+    assert high_state(stale) == ("max", False)
     assert "could not resume cgroup=kubepods.slice error=" in capsys.readouterr().err
