@@ -128,13 +128,10 @@ class FakeTree:
         tier: str = "burstable",
         memory_max: str = "max",
         log: bool = True,
-        static: bool = False,
     ) -> Path:
         """Make a pod with one container and a sandbox; return its directory."""
         self.made += 1
         uid = make_uid(self.made)
-        if static:
-            uid = uid.replace("-", "")
         self.uids[name] = uid
         prefix = f"kubepods-{tier}" if tier else "kubepods"
         parent = self.kubepods / f"{prefix}.slice" if tier else self.kubepods
