@@ -16,7 +16,6 @@ from helpers.crashing import (
     freeze,
     request,
     take_over,
-    throttle_and_freeze,
 )
 from helpers.ledgers import hold, refuse_writes
 
@@ -189,8 +188,9 @@ def test_a_torn_quota_of_a_frozen_pod_is_not_ours_to_write(pod: PausableCgroup) 
 # --- reassert --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("how", ["throttle", "throttle-and-freeze"])
 @pytest.mark.parametrize(
-    ("original", "written", "how"),
+    ("original", "written", "quota"),
     [
         pytest.param(("50000 100000", 20000), {"cpu.max": "50000 100000"}, "1000 100000", id="by-a-daemon-reload"),
         pytest.param(("50000 100000", 20000), {"cpu.max": "30000 50000"}, "1000 100000", id="resize"),
@@ -206,11 +206,12 @@ def test_a_torn_quota_of_a_frozen_pod_is_not_ours_to_write(pod: PausableCgroup) 
     ],
 )
 def test_a_foreign_value_is_answered_and_is_the_original_from_then_on(
-    pod: PausableCgroup, cgroup: Cgroup, original: tuple[str, int], written: dict[str, str], how: str
+    pod: PausableCgroup, cgroup: Cgroup, original: tuple[str, int], written: dict[str, str], quota: str, how: str
 ) -> None:
     """systemd writes the present original again after a daemon-reload."""
     pod.set(*original)
-    before, _ = ledger.pause(cgroup, request())
+    hold(pod, how)
+    before, frozen = record_of(pod), pod.state().freeze
     for file, value in written.items():
         pod.write(file, value)
     burst_us = written.get("cpu.max.burst", str(original[1]))
@@ -219,30 +220,14 @@ def test_a_foreign_value_is_answered_and_is_the_original_from_then_on(
     assert record is not None
     assert (record == before) is (written["cpu.max"] == original[0])
     assert (str(record.original), str(record.original_burst_us)) == (written["cpu.max"], burst_us)
-    assert str(record.written) == how
+    assert (str(record.written), record.mechanism) == (quota, before.mechanism)
     assert ledger.read_record(cgroup) == record
-    assert (pod.state().cpu_max, pod.state().burst) == (how, "0")
+    assert replace(pod.state(), record=None) == CgroupState(quota, "0", frozen, None)
 
     resumed = ledger.resume(cgroup)
     assert resumed is not None
     assert not resumed.foreign
     assert pod.state() == CgroupState(written["cpu.max"], burst_us, "0", None)
-
-
-@pytest.mark.parametrize("foreign", ["50000 100000", "30000 50000"], ids=["original", "resize"])
-def test_a_foreign_write_to_a_pod_frozen_on_top_is_answered_and_it_stays_frozen(
-    pod: PausableCgroup, cgroup: Cgroup, foreign: str
-) -> None:
-    throttle_and_freeze(cgroup)
-    pod.write("cpu.max", foreign)
-    record = ledger.reassert(cgroup, THROTTLE)
-    assert record is not None
-    assert (record.mechanism, str(record.original), record.written) == (Mechanism.FREEZE, foreign, THROTTLE)
-    assert ledger.read_record(cgroup) == record
-    state = pod.state()
-    assert (state.cpu_max, state.freeze) == ("1000 100000", "1")
-    ledger.resume(cgroup)
-    assert pod.state() == CgroupState(foreign, "20000", "0", None)
 
 
 @pytest.mark.parametrize(
