@@ -63,53 +63,53 @@ def stubborn() -> Iterator[int]:
 
 
 @pytest.fixture
-def resident(folder: Path, stubborn: int) -> int:
+def container(folder: Path) -> Path:
+    return containers(folder)[1]
+
+
+@pytest.fixture
+def resident(container: Path, stubborn: int) -> int:
     """Return the pid of a stubborn process in the pod's container."""
-    put(containers(folder)[1], stubborn)
+    put(container, stubborn)
     return stubborn
 
 
 @pytest.mark.parametrize("below", ["", "container", "container/inner"], ids=["scope", "crun", "two-levels-down"])
 def test_a_pending_sigterm_is_seen_wherever_the_runtime_put_the_process(
-    folder: Path, pod: Cgroup, stubborn: int, below: str
+    container: Path, pod: Cgroup, stubborn: int, below: str
 ) -> None:
-    place = containers(folder)[1] / below
-    place.mkdir(parents=True, exist_ok=True)
-    (place.parent / "cgroup.procs").touch()  # a real cgroup always has cgroup.procs
-    (place / "cgroup.procs").write_text(f"{stubborn}\n")
+    (container / below).mkdir(parents=True, exist_ok=True)
+    put((container / below).parent)  # a real cgroup always has cgroup.procs
+    put(container / below, stubborn)
     assert look(pod) is None
     os.kill(stubborn, signal.SIGTERM)
     assert look(pod) is ResumeReason.ENDING
 
 
 @pytest.mark.parametrize("text", ["", "garbage\n", "4194304999\n", "-1\n", "0\n0\n", "1" * 30])
-def test_processes_that_ended_or_never_were_ask_for_nothing(folder: Path, pod: Cgroup, text: str) -> None:
-    (containers(folder)[1] / "cgroup.procs").write_text(text)
+def test_processes_that_ended_or_never_were_ask_for_nothing(container: Path, pod: Cgroup, text: str) -> None:
+    (container / "cgroup.procs").write_text(text)
     assert look(pod, BEFORE_EVERYTHING) is None
 
 
-def test_one_unreadable_container_does_not_hide_the_others(folder: Path, pod: Cgroup, stubborn: int) -> None:
-    sandbox, container = containers(folder)
-    (sandbox / "cgroup.procs").write_text("garbage\n")
-    (container / "cgroup.procs").write_text(f"{stubborn}\n")
-    os.kill(stubborn, signal.SIGTERM)
+def test_one_unreadable_container_does_not_hide_the_others(folder: Path, pod: Cgroup, resident: int) -> None:
+    (containers(folder)[0] / "cgroup.procs").write_text("garbage\n")
+    os.kill(resident, signal.SIGTERM)
     assert look(pod) is ResumeReason.ENDING
 
 
-def test_who_leaves_a_signal_pending_while_it_runs_is_named_once(folder: Path, pod: Cgroup, stubborn: int) -> None:
+def test_who_leaves_a_signal_pending_while_it_runs_is_named_once(container: Path, pod: Cgroup, resident: int) -> None:
     """Otherwise the daemon could never again pause a container that blocks SIGTERM and sends itself one."""
     processes = Processes()
-    procs = containers(folder)[1] / "cgroup.procs"
-    procs.write_text(f"{stubborn}\n")
-    os.kill(stubborn, signal.SIGTERM)
+    os.kill(resident, signal.SIGTERM)
     assert [look(pod, processes=processes) for _ in range(3)] == [ResumeReason.ENDING, None, None]
-    procs.write_text("")
+    put(container)
     assert look(pod, processes=processes) is None
-    procs.write_text(f"{stubborn}\n")
+    put(container, resident)
     assert look(pod, processes=processes) is ResumeReason.ENDING
 
 
-def test_a_signal_after_one_that_was_acted_on_is_named_again(folder: Path, pod: Cgroup) -> None:
+def test_a_signal_after_one_that_was_acted_on_is_named_again(container: Path, pod: Cgroup) -> None:
     """For example a reload by SIGTERM and later the end; SIGKILL ends the grace period."""
     ready, told = os.pipe()
     pid = os.fork()
@@ -122,7 +122,7 @@ def test_a_signal_after_one_that_was_acted_on_is_named_again(folder: Path, pod: 
             os.write(told, b"x")
     try:
         os.read(ready, 1)
-        (containers(folder)[1] / "cgroup.procs").write_text(f"{pid}\n")
+        put(container, pid)
         processes = Processes()
         for _ in range(2):
             os.kill(pid, signal.SIGTERM)
@@ -161,17 +161,16 @@ MINUTES_NS = 60 * 10**9
 
 
 def test_a_pod_that_signals_itself_is_believed_three_times_in_ten_minutes(
-    folder: Path, pod: Cgroup, stubborn: int
+    container: Path, pod: Cgroup, stubborn: int
 ) -> None:
     """A pod that takes the signal and sends it again looks like a new process each time."""
     os.kill(stubborn, signal.SIGTERM)
     processes = Processes()
-    procs = containers(folder)[1] / "cgroup.procs"
 
     def again(at_ns: int) -> ResumeReason | None:
-        procs.write_text("")
+        put(container)
         assert look(pod, processes=processes, at_ns=at_ns) is None
-        procs.write_text(f"{stubborn}\n")
+        put(container, stubborn)
         return look(pod, processes=processes, at_ns=at_ns)
 
     found = [again(minute * MINUTES_NS) for minute in range(14)]
@@ -208,31 +207,29 @@ def test_whoever_comes_from_outside_during_the_pause_is_a_visitor(pod: Cgroup, r
     assert look(pod, BEFORE_EVERYTHING) is ResumeReason.VISITED
 
 
-def test_what_a_container_forks_itself_is_no_visitor(folder: Path, pod: Cgroup, stubborn: int) -> None:
-    put(containers(folder)[1], os.getpid(), stubborn)
+def test_what_a_container_forks_itself_is_no_visitor(container: Path, pod: Cgroup, stubborn: int) -> None:
+    put(container, os.getpid(), stubborn)
     started_ns = int(Path(f"/proc/{os.getpid()}/stat").read_text().rsplit(")", 1)[1].split()[19]) * 10**7
     assert look(pod, started_ns + 10**8) is None
 
 
-def test_what_a_container_does_to_its_own_children_is_no_call(folder: Path, pod: Cgroup, stubborn: int) -> None:
+def test_what_a_container_does_to_its_own_children_is_no_call(container: Path, pod: Cgroup, stubborn: int) -> None:
     """Otherwise a container could fork a child with SIGTERM pending every second and escape every pause."""
-    put(containers(folder)[1], os.getpid(), stubborn)
+    put(container, os.getpid(), stubborn)
     os.kill(stubborn, signal.SIGTERM)
     assert look(pod) is None
 
 
 def test_a_monitor_in_the_pod_is_outside_all_the_same(folder: Path, pod: Cgroup, resident: int) -> None:
     """CRI-O's conmon is the parent of every process it starts."""
-    monitor = folder / f"crio-conmon-{'a' * 64}.scope"
-    monitor.mkdir()
-    (monitor / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    put(folder / f"crio-conmon-{'a' * 64}.scope", os.getpid())
     os.kill(resident, signal.SIGTERM)
     assert look(pod) is ResumeReason.ENDING
 
 
-def test_of_very_many_processes_some_are_seen_with_each_look(folder: Path, pod: Cgroup, stubborn: int) -> None:
+def test_of_very_many_processes_some_are_seen_with_each_look(container: Path, pod: Cgroup, stubborn: int) -> None:
     others = [4194304000 + number for number in range(300)]
-    put(containers(folder)[1], *others, stubborn)
+    put(container, *others, stubborn)
     os.kill(stubborn, signal.SIGTERM)
     processes = Processes()
     assert ResumeReason.ENDING in [look(pod, processes=processes) for _ in range(3)]
