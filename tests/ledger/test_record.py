@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -115,13 +114,6 @@ def test_a_record_with_anything_unexpected_is_damaged(data: bytes) -> None:
         decode_record(data)
     assert len(str(e.value)) < 1000
     assert "\n" not in str(e.value)
-
-
-def test_a_frozen_pod_whose_quota_was_written_before_has_both_in_its_record() -> None:
-    frozen_too = replace(RECORD, mechanism=Mechanism.FREEZE)
-    assert json.loads(encode_record(frozen_too)) == {**TEXT, "mechanism": "freeze"}
-    assert decode_record(changed(mechanism="freeze")) == frozen_too
-    assert decode_record(changed(mechanism="freeze", written_cpu_max=None)) == replace(frozen_too, written=None)
 
 
 def test_keys_a_later_version_of_the_same_schema_added_are_ignored() -> None:

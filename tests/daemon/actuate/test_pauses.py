@@ -345,16 +345,6 @@ def test_a_pod_that_cannot_be_frozen_stays_throttled_is_told_once_and_stops_nobo
     assert (bench.frozen(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
 
 
-def test_a_pod_frozen_by_somebody_else_is_told_once_and_left_to_them(bench: Bench, caplog: Log) -> None:
-    bench.pause("b")
-    (bench.folders["b"] / "cgroup.freeze").write_text("1\n")
-    for _ in range(3):
-        bench.freeze("b")
-    assert [line.split(" pod=")[0] for line in lines(caplog)] == ["paused", "could not freeze"]
-    bench.resume("b")
-    assert (bench.frozen(), bench.cpu_max()) == (["b"], ORIGINALS)
-
-
 @pytest.mark.parametrize("owner", [None, Owner.MANUAL], ids=["resumed", "paused-by-hand"])
 def test_an_operator_who_was_faster_than_a_freeze_has_the_pod(bench: Bench, caplog: Log, owner: Owner | None) -> None:
     bench.pause("b")

@@ -60,7 +60,9 @@ def test_where_every_pod_is_protected_memory_high_is_left_alone(brake: Brake, fa
 
 
 @pytest.mark.parametrize("why", ["all-protected", "switched-off"])
-def test_a_release_that_failed_is_tried_again(brake: Brake, fake: FakeTree, tree: PodTree, why: str) -> None:
+def test_a_release_that_failed_is_said_once_and_tried_again(
+    brake: Brake, fake: FakeTree, tree: PodTree, caplog: Log, why: str
+) -> None:
     apply(brake, 10)
     if why == "all-protected":
         protect_all(tree, 1)
@@ -69,6 +71,10 @@ def test_a_release_that_failed_is_tried_again(brake: Brake, fake: FakeTree, tree
     with mock.patch.object(Cgroup, "write", unwritable):
         brake.follow()
         apply(brake, 10, at_s=2)
+        assert not brake.release("a test")
+    assert [(r.levelno, r.getMessage().split(" cgroup=")[0]) for r in caplog.records] == [
+        (logging.ERROR, "could not release memory.high")
+    ]
     assert in_force(fake) == TRIPWIRE
 
     apply(brake, 10, at_s=3)
@@ -370,38 +376,15 @@ def test_what_is_in_force_and_cannot_be_moved_is_tried_again_after_a_second(
     assert in_force(fake) == TRIPWIRE
     apply(brake, 80, tight=True, at_s=6)
     assert in_force(fake) == AIRBAG
-
-
-def test_trouble_that_comes_back_after_a_success_is_said_again(brake: Brake, caplog: Log) -> None:
-    for at_s in (0, 100):
-        apply(brake, 10, at_s=at_s)
-        with mock.patch.object(Cgroup, "locked", unreadable):
-            apply(brake, 80, tight=True, at_s=at_s + 5)
-            apply(brake, 80, tight=True, at_s=at_s + 10)
-        apply(brake, 80, tight=True, at_s=at_s + 20)
-    assert said(caplog) == ["memory.high not set"] * 2
-
-
-def test_a_kubepods_that_vanishes_under_a_write_is_no_trouble(brake: Brake, caplog: Log, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(Cgroup, "locked", gone)
-    headroom = apply(brake, 10)
-    assert brake.sleep_ns(headroom) is None
-    assert caplog.messages == []
-
-
-def test_a_release_that_fails_is_said_and_tried_again(brake: Brake, fake: FakeTree, caplog: Log) -> None:
-    apply(brake, 10)
     with mock.patch.object(Cgroup, "locked", unreadable):
-        assert not brake.release("a test")
-    assert [r.levelno for r in caplog.records] == [logging.ERROR]
-    assert in_force(fake) == TRIPWIRE
-
-    assert brake.release("a test")
-    assert in_force(fake) == "max"
+        apply(brake, 10, at_s=10)
+    assert said(caplog) == ["memory.high not set"] * 2, "trouble after a success is said again"
 
 
-def test_a_release_of_a_kubepods_that_is_gone_has_nothing_to_do(brake: Brake, caplog: Log, monkeypatch: Patch) -> None:
-    apply(brake, 10)
+def test_a_kubepods_that_is_gone_is_no_trouble(brake: Brake, caplog: Log, monkeypatch: Patch) -> None:
+    headroom = apply(brake, 10)
     monkeypatch.setattr(Cgroup, "locked", gone)
+    apply(brake, 80, tight=True)
+    assert brake.sleep_ns(headroom) is None
     assert brake.release("a test")
     assert caplog.messages == []
