@@ -189,6 +189,7 @@ def test_oom_kills_are_believed_three_times_in_ten_minutes_and_hide_no_signal(po
 def test_visitors_are_believed_three_times_in_ten_minutes_and_always_while_the_pod_is_frozen(
     pod: Cgroup, resident: int
 ) -> None:
+    """The parent process, here this test, is outside the pod, as for an exec probe or a preStop hook."""
     processes = Processes()
     found = [look(pod, BEFORE_EVERYTHING, processes, at_ns=minute * MINUTES_NS) for minute in range(5)]
     assert found == [ResumeReason.VISITED] * 3 + [None] * 2
@@ -200,11 +201,6 @@ def test_visitors_are_believed_three_times_in_ten_minutes_and_always_while_the_p
     # The doubt does not hide a signal.
     os.kill(resident, signal.SIGTERM)
     assert look(pod, BEFORE_EVERYTHING, processes) is ResumeReason.ENDING
-
-
-def test_whoever_comes_from_outside_during_the_pause_is_a_visitor(pod: Cgroup, resident: int) -> None:
-    """The parent process, here this test, is outside the pod, as for an exec probe or a preStop hook."""
-    assert look(pod, BEFORE_EVERYTHING) is ResumeReason.VISITED
 
 
 def test_what_a_container_forks_itself_is_no_visitor(container: Path, pod: Cgroup, stubborn: int) -> None:

@@ -70,7 +70,9 @@ class Bench:
         self.tree.close()
         self._epoll.close()
 
-    def refresh(self) -> None:
+    def refresh(self, *new_pods: str) -> None:
+        for name in new_pods:
+            self.fake.add_pod(name)
         self.tree.refresh(now_ns())
 
     def tracked(self, name: str) -> TrackedPod:
@@ -123,8 +125,7 @@ def test_everything_that_has_a_name_is_gathered_as_it_is_described(bench: Bench,
     (bench.fake.kubepods / "memory.pressure").write_text(PRESSURE)
     for file in ("memory.events", "memory.events.local"):
         (bench.fake.kubepods / file).write_text("oom 1\noom_kill 1\n")
-    bench.fake.add_pod("web")
-    bench.refresh()
+    bench.refresh("web")
     bench.hold("web")
     pod, record = bench.tracked("web").pod, bench.tracked("web").pod.paused
     bench.counts.count(make_event(EventKind.PAUSED, pod, "test", record))
@@ -156,10 +157,8 @@ def test_memory_is_what_the_kernel_says_now(bench: Bench, monkeypatch: Patch) ->
 
 
 def test_pods_by_state_add_up_to_all_pods(bench: Bench) -> None:
-    for name in ("a", "b", "c", "d"):
-        bench.fake.add_pod(name)
     bench.fake.add_pod("dns", namespace="kube-system")
-    bench.refresh()
+    bench.refresh("a", "b", "c", "d")
     bench.hold("a")
     bench.hold("b", how=Mechanism.FREEZE)
     bench.hold("c", Owner.MANUAL)
@@ -178,8 +177,7 @@ def test_pods_by_state_add_up_to_all_pods(bench: Bench) -> None:
 def test_when_a_pause_began_is_told_of_the_longest(bench: Bench, monkeypatch: Patch) -> None:
     monkeypatch.setattr("cgpause.daemon.gauges.MAX_PODS", 2)
     for name, ago_s, owner in (("new", 1, Owner.DAEMON), ("old", 50, Owner.MANUAL), ("older", 500, Owner.DAEMON)):
-        bench.fake.add_pod(name)
-        bench.refresh()
+        bench.refresh(name)
         bench.hold(name, owner, ago_s)
 
     found = bench.shown("cgpause_pod_pause_start_time_seconds")
@@ -203,9 +201,7 @@ def test_two_pods_of_one_name_are_one_series(bench: Bench) -> None:
 
 
 def test_time_is_counted_of_pods_that_the_daemon_holds(bench: Bench) -> None:
-    for name in ("ours", "mine"):
-        bench.fake.add_pod(name)
-    bench.refresh()
+    bench.refresh("ours", "mine")
     bench.hold("ours")
     bench.hold("mine", Owner.MANUAL)
     bench.values()
