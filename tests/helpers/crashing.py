@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
 from cgpause.ledger.plan import PauseRequest
-from cgpause.ledger.record import XATTR
+from cgpause.ledger.record import XATTR, decode_record
 
 THROTTLE = CpuMax(1000, 100000)
 CHANGES = ("write", "set_xattr", "remove_xattr")
@@ -117,6 +117,10 @@ class PausableCgroup:
     def state(self) -> CgroupState:
         record = os.getxattr(self.folder, XATTR) if XATTR in os.listxattr(self.folder) else None
         return CgroupState(self._read("cpu.max"), self._read("cpu.max.burst"), self._read("cgroup.freeze"), record)
+
+    def record(self) -> PauseRecord:
+        """Return the record of the pause."""
+        return decode_record(os.getxattr(self.folder, XATTR))
 
     def _read(self, file: str) -> str:
         return (self.folder / file).read_text().strip()

@@ -18,21 +18,15 @@ from helpers.crashing import (
     take_over,
 )
 from helpers.ledgers import hold, refuse_writes
+from helpers.trees import damage
 
 from cgpause.core.errors import CgpauseError, KernelWriteError, PausedOtherwiseError, RestoreError
-from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
+from cgpause.core.model import CpuMax, Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
 from cgpause.ledger.record import XATTR
 
 THROTTLED, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE
-
-
-def record_of(pod: PausableCgroup) -> PauseRecord:
-    with pod.open() as cgroup:
-        record = ledger.read_record(cgroup)
-    assert record is not None
-    return record
 
 
 # --- freeze and take-over --------------------------------------------------------------------------------------------
@@ -47,7 +41,7 @@ def record_of(pod: PausableCgroup) -> PauseRecord:
     ],
 )
 def test_a_pod_that_somebody_froze_is_not_ours_to_freeze(
-    pod: PausableCgroup, how: str | None, freezes: Callable[[Cgroup], object]
+    pod: PausableCgroup, cgroup: Cgroup, how: str | None, freezes: Callable[[Cgroup], object]
 ) -> None:
     """A resume would thaw it, against the intention of the process that froze it."""
     if how is not None:
@@ -55,39 +49,37 @@ def test_a_pod_that_somebody_froze_is_not_ours_to_freeze(
     pod.write("cgroup.freeze", "1")
     before = pod.state()
 
-    with pod.open() as cgroup, pytest.raises(CgpauseError, match="already frozen, and not by cgpause"):
+    with pytest.raises(CgpauseError, match="already frozen, and not by cgpause"):
         freezes(cgroup)
 
     assert pod.state() == before
 
 
-def test_a_throttled_pod_that_somebody_froze_is_taken_over_as_it_is(pod: PausableCgroup) -> None:
+def test_a_throttled_pod_that_somebody_froze_is_taken_over_as_it_is(pod: PausableCgroup, cgroup: Cgroup) -> None:
     hold(pod, "throttle")
     pod.write("cgroup.freeze", "1")
     before = pod.state()
 
-    with pod.open() as cgroup:
-        take_over()(cgroup)
-        assert replace(pod.state(), record=None) == replace(before, record=None)
-        assert record_of(pod).owner is Owner.MANUAL
-        ledger.resume(cgroup)
+    take_over()(cgroup)
+    assert replace(pod.state(), record=None) == replace(before, record=None)
+    assert pod.record().owner is Owner.MANUAL
 
+    ledger.resume(cgroup)
     assert pod.state() == CgroupState("50000 100000", "20000", "1", None)
 
 
-def test_a_failed_take_over_keeps_a_resize_it_found(pod: PausableCgroup) -> None:
+def test_a_failed_take_over_keeps_a_resize_it_found(pod: PausableCgroup, cgroup: Cgroup) -> None:
     hold(pod, "throttle")
     pod.write("cpu.max", "60000 100000")
     pod.write("cpu.max.burst", "500")
 
-    with pod.stepped(refuse_writes("cgroup.freeze")) as cgroup, pytest.raises(KernelWriteError):
-        take_over(FREEZE)(cgroup)
+    with pod.stepped(refuse_writes("cgroup.freeze")) as refused, pytest.raises(KernelWriteError):
+        take_over(FREEZE)(refused)
 
-    record = record_of(pod)
+    record = pod.record()
     assert (record.owner, record.mechanism, record.reason, record.expires_ns) == (Owner.DAEMON, THROTTLED, "test", None)
     assert (record.original, record.original_burst_us, record.written) == (CpuMax(60000, 100000), 500, THROTTLE)
-    with pod.open() as fresh:
-        ledger.resume(fresh)
+    ledger.resume(cgroup)
     assert pod.state() == CgroupState("60000 100000", "500", "0", None)
 
 
@@ -100,62 +92,58 @@ def test_a_failed_take_over_of_a_frozen_pod_leaves_it_frozen(pod: PausableCgroup
         take_over()(cgroup)
 
     assert pod.state().freeze == "1"
-    assert (record_of(pod).owner, record_of(pod).mechanism) == (Owner.DAEMON, FREEZE)
+    assert (pod.record().owner, pod.record().mechanism) == (Owner.DAEMON, FREEZE)
 
 
 # --- resume --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["throttle", "freeze", "throttle-and-freeze"])
-def test_a_pause_whose_record_was_removed_is_undone_from_memory(pod: PausableCgroup, how: str) -> None:
+def test_a_pause_whose_record_was_removed_is_undone_from_memory(pod: PausableCgroup, cgroup: Cgroup, how: str) -> None:
     before = pod.state()
     hold(pod, how)
-    known = record_of(pod)
+    known = pod.record()
     os.removexattr(pod.folder, XATTR)
 
-    with pod.open() as cgroup:
-        assert ledger.resume(cgroup) is None
-        resumed = ledger.resume(cgroup, known=known)
-        assert resumed is not None
-        assert resumed.record == known
-        assert pod.state() == before
-        assert ledger.resume(cgroup, known=known) is None
+    assert ledger.resume(cgroup) is None
+    resumed = ledger.resume(cgroup, known=known)
+    assert resumed is not None
+    assert resumed.record == known
+    assert pod.state() == before
+    assert ledger.resume(cgroup, known=known) is None
 
 
-def test_a_remembered_pause_that_changed_nothing_is_over(pod: PausableCgroup) -> None:
+def test_a_remembered_pause_that_changed_nothing_is_over(pod: PausableCgroup, cgroup: Cgroup) -> None:
     """The pod's own quota is tighter than the throttle's, so its presence proves no pause."""
     pod.set("500 100000")
     hold(pod, "throttle")
-    known = record_of(pod)
+    known = pod.record()
     os.removexattr(pod.folder, XATTR)
-    with pod.open() as cgroup:
-        assert ledger.resume(cgroup, known=known) is None
+    assert ledger.resume(cgroup, known=known) is None
 
 
-def test_a_remembered_record_stands_in_for_a_damaged_one(pod: PausableCgroup) -> None:
+def test_a_remembered_record_stands_in_for_a_damaged_one(pod: PausableCgroup, cgroup: Cgroup) -> None:
     before = pod.state()
     hold(pod, "throttle")
-    known = record_of(pod)
-    os.setxattr(pod.folder, XATTR, b"rubbish")
-    with pod.open() as cgroup:
-        with pytest.raises(PausedOtherwiseError, match="is paused by the daemon: test"):
-            ledger.resume(cgroup, known=known, owner=Owner.MANUAL)
-        assert ledger.resume(cgroup, known=known, owner=Owner.DAEMON) is not None
+    known = pod.record()
+    damage(pod.folder)
+    with pytest.raises(PausedOtherwiseError, match="is paused by the daemon: test"):
+        ledger.resume(cgroup, known=known, owner=Owner.MANUAL)
+    assert ledger.resume(cgroup, known=known, owner=Owner.DAEMON) is not None
     assert pod.state() == before
 
 
-def test_a_pause_that_an_operator_has_just_extended_goes_on(pod: PausableCgroup) -> None:
+def test_a_pause_that_an_operator_has_just_extended_goes_on(pod: PausableCgroup, cgroup: Cgroup) -> None:
     """The daemon and the operator act at the same moment: the pause is about to end."""
     hold(pod, "throttle")
-    with pod.open() as cgroup:
-        take_over(THROTTLED)(cgroup)
-        known = record_of(pod)
-        ledger.set_end(cgroup, Owner.MANUAL, 10**12)
-        with pytest.raises(PausedOtherwiseError, match="by hand"):
-            ledger.resume(cgroup, known=known, owner=Owner.MANUAL)
-        known = record_of(pod)
-        assert known.expires_ns == 10**12
-        assert ledger.resume(cgroup, known=known, owner=Owner.MANUAL) is not None
+    take_over(THROTTLED)(cgroup)
+    known = pod.record()
+    ledger.set_end(cgroup, Owner.MANUAL, 10**12)
+    with pytest.raises(PausedOtherwiseError, match="by hand"):
+        ledger.resume(cgroup, known=known, owner=Owner.MANUAL)
+    known = pod.record()
+    assert known.expires_ns == 10**12
+    assert ledger.resume(cgroup, known=known, owner=Owner.MANUAL) is not None
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO])
@@ -174,12 +162,11 @@ def test_a_burst_that_no_longer_fits_is_dropped_and_another_error_is_not(pod: Pa
             assert pod.state().record is not None
 
 
-def test_a_torn_quota_of_a_frozen_pod_is_not_ours_to_write(pod: PausableCgroup) -> None:
+def test_a_torn_quota_of_a_frozen_pod_is_not_ours_to_write(pod: PausableCgroup, cgroup: Cgroup) -> None:
     pod.set("50000 100000")
     hold(pod, "freeze")
     (pod.folder / "cpu.max").write_text("")
-    with pod.open() as cgroup:
-        resumed = ledger.resume(cgroup)
+    resumed = ledger.resume(cgroup)
     assert resumed is not None
     assert (resumed.cpu_max, resumed.foreign) == (CpuMax(50000, 100000), False)
     assert pod.state() == CgroupState("", "0", "0", None)
@@ -211,7 +198,7 @@ def test_a_foreign_value_is_answered_and_is_the_original_from_then_on(
     """systemd writes the present original again after a daemon-reload."""
     pod.set(*original)
     hold(pod, how)
-    before, frozen = record_of(pod), pod.state().freeze
+    before, frozen = pod.record(), pod.state().freeze
     for file, value in written.items():
         pod.write(file, value)
     burst_us = written.get("cpu.max.burst", str(original[1]))
@@ -221,7 +208,7 @@ def test_a_foreign_value_is_answered_and_is_the_original_from_then_on(
     assert (record == before) is (written["cpu.max"] == original[0])
     assert (str(record.original), str(record.original_burst_us)) == (written["cpu.max"], burst_us)
     assert (str(record.written), record.mechanism) == (quota, before.mechanism)
-    assert ledger.read_record(cgroup) == record
+    assert pod.record() == record
     assert replace(pod.state(), record=None) == CgroupState(quota, "0", frozen, None)
 
     resumed = ledger.resume(cgroup)

@@ -17,20 +17,21 @@ from helpers.crashing import (
 )
 
 from cgpause.core.errors import CgpauseError, KernelReadError
+from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
 
 
 @pytest.mark.parametrize("race", RACES, ids=lambda race: race.id)
-def test_resize_before_any_step_but_the_write_itself_is_what_is_restored(pod: PausableCgroup, race: Race) -> None:
+def test_resize_before_any_step_but_the_write_itself_is_what_is_restored(
+    pod: PausableCgroup, cgroup: Cgroup, race: Race
+) -> None:
     for number, step in enumerate(race.steps_before_the_write(pod)):
         race.resizing(pod, number).steps(pod)
         where = f"resized before step {number} ({step})"
-        with pod.open() as fresh:
-            record = ledger.read_record(fresh)
-            assert record is not None, where
-            assert str(record.original) == race.resized, where
-            assert pod.state().cpu_max == str(record.written), where
-            ledger.resume(fresh)
+        record = pod.record()
+        assert str(record.original) == race.resized, where
+        assert pod.state().cpu_max == str(record.written), where
+        ledger.resume(cgroup)
         assert pod.state().cpu_max == race.resized, where
 
 

@@ -14,9 +14,6 @@ from cgpause.core.model import Mechanism
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
 
-THROTTLED, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE
-
-
 ERRNOS = [errno.EINVAL, errno.EBUSY, errno.EACCES, errno.ENOSPC, errno.EROFS, errno.EIO]
 
 
@@ -46,7 +43,7 @@ REFUSED = [s for s in SCENARIOS if s.cpu_max in ("50000 100000", "2000 1000000")
 @pytest.mark.parametrize("code", ERRNOS, ids=lambda code: errno.errorcode[code])
 @pytest.mark.parametrize("scenario", REFUSED, ids=lambda scenario: scenario.id)
 def test_no_refused_write_leaves_a_pod_paused_without_a_record(
-    pod: PausableCgroup, scenario: Scenario, code: int, persistent: bool
+    pod: PausableCgroup, cgroup: Cgroup, scenario: Scenario, code: int, persistent: bool
 ) -> None:
     restored = CgroupState(scenario.restored, str(scenario.burst_us), "0", None)
     for number in range(sum(step.startswith(CHANGES) for step in scenario.steps(pod))):
@@ -64,8 +61,7 @@ def test_no_refused_write_leaves_a_pod_paused_without_a_record(
                 continue
         if pod.state().record is None:
             assert pod.state() == restored, f"change {number}"
-        with pod.open() as later:
-            ledger.resume(later)
+        ledger.resume(cgroup)
         assert pod.state() == restored, f"change {number}"
 
 
@@ -77,7 +73,7 @@ def test_a_pause_refused_once_undoes_itself_and_takes_its_record_along(
 ) -> None:
     pod.set("50000 100000", burst_us)
     before = pod.state()
-    for number in range(3 if burst_us and mechanism is THROTTLED else 2):
+    for number in range(3 if burst_us and mechanism is Mechanism.THROTTLE else 2):
         refusal = Refusal(number, code, persistent=False)
         with pod.stepped(refusal) as refused:
             with pytest.raises(KernelWriteError) as e:

@@ -57,7 +57,7 @@ def test_resume_puts_quota_period_burst_and_freeze_back(
     record, changed = ledger.pause(cgroup, request(mechanism))
     assert changed
     assert str(record.original) == cpu_max
-    assert ledger.read_record(cgroup) == record
+    assert pod.record() == record
     paused = replace(pod.state(), record=None)
     assert paused == (replace(before, freeze="1") if mechanism is FREEZE else CgroupState(throttled, "0", "0", None))
 
@@ -148,7 +148,7 @@ def test_a_throttled_pod_is_frozen_on_top_and_resume_undoes_both(pod: PausableCg
     record, changed = ledger.freeze(cgroup, "it grows")
     assert changed
     assert record == replace(throttled, mechanism=FREEZE, reason="it grows")
-    assert ledger.read_record(cgroup) == record
+    assert pod.record() == record
     state = pod.state()
     assert (state.cpu_max, state.burst, state.freeze) == ("1000 100000", "0", "1")
 

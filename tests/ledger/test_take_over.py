@@ -24,16 +24,13 @@ THROTTLED, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE
 @pytest.mark.parametrize("mechanism", [None, THROTTLED, FREEZE])
 @pytest.mark.parametrize("how", HOLDS)
 def test_a_pause_that_is_taken_over_goes_on_as_it_was_and_is_never_interrupted(
-    pod: PausableCgroup, how: str, mechanism: Mechanism | None
+    pod: PausableCgroup, cgroup: Cgroup, how: str, mechanism: Mechanism | None
 ) -> None:
     hold(pod, how)
-    before = pod.state()
-    with pod.open() as cgroup:
-        existing = ledger.read_record(cgroup)
-    assert existing is not None
+    before, existing = pod.state(), pod.record()
     is_refused = existing.mechanism is FREEZE and mechanism is THROTTLED
 
-    def still_held(cgroup: SteppedCgroup, step: str, name: str) -> None:
+    def still_held(_: SteppedCgroup, step: str, name: str) -> None:
         state = pod.state()
         assert (state.cpu_max, state.burst) == (before.cpu_max, before.burst), f"before {step} {name}"
         assert state.freeze >= before.freeze, f"before {step} {name}"
@@ -48,13 +45,11 @@ def test_a_pause_that_is_taken_over_goes_on_as_it_was_and_is_never_interrupted(
             assert pod.state() == before
             return
         taken = take_over(mechanism)(stepped)
-    with pod.open() as cgroup:
-        record = ledger.read_record(cgroup)
-        assert taken == record
-        assert record == replace(
-            existing, owner=Owner.MANUAL, reason="by hand", expires_ns=3, mechanism=mechanism or existing.mechanism
-        )
-        ledger.resume(cgroup)
+    assert taken == pod.record()
+    assert taken == replace(
+        existing, owner=Owner.MANUAL, reason="by hand", expires_ns=3, mechanism=mechanism or existing.mechanism
+    )
+    ledger.resume(cgroup)
     assert pod.state() == CgroupState("50000 100000", "20000", "0", None)
 
 
@@ -115,8 +110,6 @@ def test_whoever_resumes_for_one_owner_leaves_what_another_has_taken_over(
 
 
 WISHES = ["50000 100000", "max 100000", "200000 50000", "3000 250000"]
-
-
 STEPS = ["pause", "pause by freezer", "freeze", "take over", "reassert", "resume", *WISHES]
 
 
