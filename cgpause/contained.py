@@ -50,11 +50,6 @@ def daemon_command(argv: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-X", "faulthandler", "-m", "cgpause.daemon", *argv]
 
 
-def exit_code(returncode: int) -> int:
-    """Return a process's exit status as a shell does: 128 plus the signal's number if a signal ended it."""
-    return returncode if returncode >= 0 else 128 - returncode
-
-
 class Supervisor:
     """One run of the daemon as a child process, with a watchdog."""
 
@@ -100,7 +95,10 @@ class Supervisor:
         self._child = subprocess.Popen(command, env={**os.environ, **notify}, preexec_fn=tie)  # noqa: PLW1509 - no threads
 
     def run(self) -> int:
-        """Wait for the daemon's end, pass signals on, and kill it if it hangs; return its exit code."""
+        """Wait for the daemon's end, pass signals on, and kill it if it hangs.
+
+        Return its exit code as a shell does: 128 plus the signal's number if a signal ended it.
+        """
         patience = True
         """Whether a message from the daemon still extends its deadline."""
         last = False
@@ -127,7 +125,8 @@ class Supervisor:
                 if not self._is_ready:
                     self._set_ready(ready=True)
         self._set_ready(ready=False)
-        return exit_code(self._child.returncode)
+        code = self._child.returncode
+        return code if code >= 0 else 128 - code
 
     def _set_ready(self, *, ready: bool) -> None:
         self._is_ready = ready

@@ -222,10 +222,9 @@ def test_its_patience_is_the_units(ours: str, units: str) -> None:
 
 
 def test_it_starts_the_daemon_as_the_unit_does() -> None:
-    options = ["--cgroup-root", "/c", "--log-dir", "/l", "--state-dir", "/s", "--config", "/f"]
-    python = [sys.executable, "-I", "-X", "faulthandler"]
+    [words] = re.findall(r"^ExecStart=\S+ (.*) \$CGPAUSE_OPTIONS$", UNIT, re.MULTILINE)
 
-    assert contained.daemon_command(options) == [*python, "-m", "cgpause.daemon", *options]
+    assert contained.daemon_command(["--dry-run"]) == [sys.executable, *words.split(), "--dry-run"]
 
 
 @pytest.fixture
