@@ -254,6 +254,8 @@ def test_nothing_is_published_unless_asked_for_and_a_reload_can_ask(
     wait_until(lambda: bool(figures(run_dir)), "what the new file asks for")
     daemon.reload(NO_SACRIFICE)
     wait_until(lambda: list(run_dir.iterdir()) == [], "nothing to be published any more")
+    daemon.reload(NO_SACRIFICE + METRICS)
+    wait_until(lambda: bool(figures(run_dir)), "the figures to be back")
 
 
 def test_a_refused_configuration_and_the_one_in_force_can_be_seen(tree: FakeTree, start: Start, run_dir: Path) -> None:

@@ -200,21 +200,6 @@ def test_two_pods_of_one_name_are_one_series(bench: Bench) -> None:
     assert list(bench.shown("cgpause_pod_pause_start_time_seconds")) == [("default", "web", "daemon", "throttle")]
 
 
-def test_time_is_counted_of_pods_that_the_daemon_holds(bench: Bench) -> None:
-    bench.refresh("ours", "mine")
-    bench.hold("ours")
-    bench.hold("mine", Owner.MANUAL)
-    bench.values()
-
-    first = bench.shown("cgpause_paused_seconds_total")
-    time.sleep(0.01)
-    second = bench.shown("cgpause_paused_seconds_total")
-
-    assert list(first) == [("default", "throttle"), ("default", "freeze")]
-    assert first["default", "freeze"] == 0
-    assert second["default", "throttle"] > first["default", "throttle"]
-
-
 def test_pressure_is_in_seconds(bench: Bench, monkeypatch: Patch) -> None:
     monkeypatch.setattr("cgpause.daemon.gauges.read_node_pressure", lambda: Pressure(0, 2_500_000, 0, 1_000_000))
     (bench.fake.kubepods / "memory.pressure").write_text(
@@ -310,18 +295,6 @@ def test_it_is_published_at_once_and_then_when_it_is_due(bench: Bench) -> None:
     found = bench.published()
     assert found is not None
     assert (found.at_ns, found.interval_s) == (99 * S, 5.0)
-
-
-def test_switched_off_it_takes_away_what_it_published_and_can_be_switched_on_again(bench: Bench) -> None:
-    bench.publisher.configure(ON)
-    bench.tick(1)
-    bench.publisher.configure(replace(ON, publish=False))
-    wait_until(lambda: bench.published() is None, "the file to go")
-    assert bench.publisher.due_ns == NEVER_NS
-
-    bench.publisher.configure(ON)
-    bench.tick(2)
-    assert bench.published() is not None
 
 
 def test_a_folder_that_is_missing_is_told_once_with_who_makes_it_and_tried_again(bench: Bench, caplog: Log) -> None:
