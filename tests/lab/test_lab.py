@@ -65,13 +65,12 @@ def test_the_daemons_log_is_counted_as_it_is_written() -> None:
         "<6>paused pod=demo/b uid=u2 reason=x",
         "info: resumed pod=demo/a uid=u1 paused_s=1.5 reason=y",
         "info: asserted again pod=demo/b uid=u2",
-        "info: froze pod=demo/b uid=u2 reason=x",
         "warning: sacrificed pod=demo/b uid=u2",
         "",
     ):
         log.take(line)
 
-    assert (log.started, log.pauses, log.resumes, log.freezes, log.sacrifices) == (True, 2, 1, 1, 1)
+    assert (log.started, log.pauses, log.resumes, log.sacrifices) == (True, 2, 1, 1)
     assert (log.holds, log.paused_s) == ([("u1", 1.5)], [1.5])
     assert {"u2"} == log.paused_now
 

@@ -57,14 +57,13 @@ def test_oom_score_adj_is_kubelets_for_burstable(request_mib: int, expected: int
 
 def test_restarts_the_kernel_did_not_cause_are_the_peers() -> None:
     jobs = {
-        "a": JobTimes(waiting_s=1, running_s=2, restarts=3, cpu_s=1.5, lost_cpu_s=1),
-        "b": JobTimes(waiting_s=3, running_s=4, cpu_s=0.5),
+        "a": JobTimes(restarts=3, cpu_s=1.5, lost_cpu_s=1),
+        "b": JobTimes(cpu_s=0.5),
     }
     outcome = Outcome(finished=2, total_s=9, restarts=3, oom_kills=1, lost_cpu_s=1, jobs=jobs)
     told = of_jobs(outcome, jobs=2)
 
     assert (told["restarts"], told["oom_kills"], told["peer_kills"]) == (3, 1, 2)
-    assert (told["waiting_mean_s"], told["waiting_max_s"], told["running_mean_s"]) == (2, 3, 3)
     assert (told["cpu_s"], told["lost_cpu_s"], told["timed_out"]) == (2, 1, False)
     assert of_jobs(outcome, jobs=3)["timed_out"] is True
 

@@ -17,7 +17,7 @@ from typing import Self
 from lab.bed.kubepods import read_keyed, remove_tree, spawn_into
 from lab.vm.host import REPO, LabError, tail
 
-_LINE = re.compile(r"(?:<\d>|\w+: )(?P<verb>paused|resumed|froze|sacrificed|started|stopped) (?P<fields>.*)")
+_LINE = re.compile(r"(?:<\d>|\w+: )(?P<verb>paused|resumed|sacrificed|started|stopped) (?P<fields>.*)")
 _FIELD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
 OOM_SCORE_ADJ = -999
 """oom_score_adj of the daemon, cgpause or a peer: when the node runs out of memory, the kernel kills pods instead."""
@@ -32,8 +32,6 @@ class DaemonLog:
     started: bool = False
     pauses: int = 0
     resumes: int = 0
-    freezes: int = 0
-    """Number of pods that went on growing while throttled, so that the daemon froze them."""
     sacrifices: int = 0
     holds: list[tuple[str, float]] = field(default_factory=list)
     """UID of the pod, and duration in seconds, of each ended pause."""
@@ -60,8 +58,6 @@ class DaemonLog:
                 self.resumes += 1
                 self.paused_now.discard(values["uid"])
                 self.holds.append((values["uid"], float(values.get("paused_s", "0"))))
-            case "froze":
-                self.freezes += 1
             case "sacrificed":
                 self.sacrifices += 1
 

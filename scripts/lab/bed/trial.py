@@ -28,7 +28,6 @@ from typing import Any
 
 from cgpause.kernel.cgroupfs import find_cgroup_root
 from lab.bed.arms import ARMS, SLICE, Place, Setting
-from lab.bed.daemon_process import DaemonLog
 from lab.bed.frame import need_root, print_result, stay_alive
 from lab.bed.kubelet import Event, Kubelet, Outcome, Policy, Progress
 from lab.bed.kubepods import MIB, Kubepods
@@ -134,8 +133,7 @@ def ballast(size: int) -> Iterator[None]:
 
 def run_trial(plan: Plan, parent: Path, folder: Path, worker: Path, observer: Observer | None = None) -> dict[str, Any]:
     """Run a trial and return the object to print."""
-    available = read_meminfo().available_bytes
-    capacity = capacity_bytes(plan, available)
+    capacity = capacity_bytes(plan, read_meminfo().available_bytes)
     load = load_of(plan, capacity)
     arm = ARMS[plan.arm]
     enforced = plan.setting is Setting.KUBEPODS and plan.arm != "unlimited"
@@ -187,14 +185,12 @@ def run_trial(plan: Plan, parent: Path, folder: Path, worker: Path, observer: Ob
         "capacity_bytes": capacity,
         "limit_bytes": load.limit_bytes,
         "work": plan.work,
-        "rounds": plan.rounds,
-        "backoff_scale": plan.backoff_scale,
         **of_jobs(outcome, load.jobs),
-        **of_daemon(log),
+        # Zeros if the arm has no cgpause.
+        "pauses": log.pauses,
+        "paused_s": round(sum(log.paused_s), 1),
         "daemon_cpu_s": round(cpu_s, 3),
         "used_mean_pct": round(statistics.fmean(use), 1),
-        "mem_available_bytes": available,
-        "ballast_bytes": max(0, extra),
         "arm_notes": list(arm.notes),
         "kernel": platform.release(),
     }
@@ -202,9 +198,6 @@ def run_trial(plan: Plan, parent: Path, folder: Path, worker: Path, observer: Ob
 
 def of_jobs(outcome: Outcome, jobs: int) -> dict[str, Any]:
     """Return the results of the jobs; times are over the admitted jobs."""
-    times = outcome.jobs.values()
-    waiting = [job.waiting_s for job in times]
-    running = [job.running_s for job in times]
     return {
         "finished": outcome.finished,
         "timed_out": outcome.finished < jobs,
@@ -213,23 +206,8 @@ def of_jobs(outcome: Outcome, jobs: int) -> dict[str, Any]:
         "oom_kills": outcome.oom_kills,
         # The arm's daemon killed every restarted container that the kernel did not kill.
         "peer_kills": outcome.restarts - outcome.oom_kills,
-        "waiting_mean_s": round(statistics.fmean(waiting), 2),
-        "waiting_max_s": round(max(waiting), 2),
-        "running_mean_s": round(statistics.fmean(running), 2),
-        "running_max_s": round(max(running), 2),
         "lost_cpu_s": round(outcome.lost_cpu_s, 2),
-        "cpu_s": round(sum(job.cpu_s for job in times), 2),
-    }
-
-
-def of_daemon(log: DaemonLog) -> dict[str, Any]:
-    """Return the counts of cgpause's log; zeros if the arm has no cgpause."""
-    return {
-        "pauses": log.pauses,
-        "paused_s": round(sum(log.paused_s), 1),
-        "longest_pause_s": max(log.paused_s, default=0.0),
-        "freezes": log.freezes,
-        "sacrifices": log.sacrifices,
+        "cpu_s": round(sum(job.cpu_s for job in outcome.jobs.values()), 2),
     }
 
 

@@ -193,7 +193,6 @@ def measure_tick(tree: BenchTree, pods: int) -> dict[str, Any]:
         "details_us": round(details_us, 1),
         "c_us": round(c_us, 1),
         "ratio": round(statistics.median(python / c for python, _, _, c in rounds), 2),
-        "ticks_per_round": arms[0][1],
     }
 
 

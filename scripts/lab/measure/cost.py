@@ -328,7 +328,7 @@ def measure_phase(phase: str) -> dict[str, Any]:
                 with node.under_pressure() if phase == "pressure" else contextlib.nullcontext():
                     daemons.append(measure(daemon, node))
     about = {**environment(), "memory_mib": round(total_bytes / MIB), "pods": USUAL_PODS}
-    return {"kind": "cost", **about, "phases": [{"phase": phase, "seconds": SECONDS, "daemons": daemons}]}
+    return {**about, "phases": [{"phase": phase, "seconds": SECONDS, "daemons": daemons}]}
 
 
 def main() -> int:

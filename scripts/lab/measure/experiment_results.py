@@ -134,11 +134,6 @@ class Result:
         """Return a figure that every trial has."""
         return float(self.values[name])
 
-    def maybe(self, name: str) -> float | None:
-        """Return a figure; None for null: without a job that ended, or without a daemon."""
-        value = self.values[name]
-        return None if value is None else float(value)
-
 
 class Results:
     """All results so far; a trial's newest result replaces its older one."""

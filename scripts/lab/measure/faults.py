@@ -302,7 +302,6 @@ def run(count: int, seed: int, minutes: float) -> dict[str, object]:
         "hits": {phase: {how: hits[phase, how] for how in How} for phase in Phase},
         "losses": losses,
         "kernel": platform.release(),
-        "cpus": os.cpu_count(),
     }
 
 

@@ -120,7 +120,6 @@ def figures_of(outcome: Outcome) -> dict[str, Any]:
         "total_s": outcome.total_s,
         "restarts": outcome.restarts,
         "probe_kills": sum(group.probe_kills for group in outcome.groups),
-        "pauses": outcome.pauses,
         "longest_batch_pause_s": max(group.longest_pause_s for group in jobs),
         "urgent_s": urgent[0] if urgent else None,
     }
@@ -182,8 +181,6 @@ def hour() -> dict[str, Any]:
     outcome = simulate(Load("hour", _HOUR, 1.0, (jobs,), HOUR_NODES, seconds), Config(), seed=1)
     return {
         "nodes": HOUR_NODES,
-        "pods": outcome.jobs,
-        "seconds": seconds,
         "used_pct": round(outcome.used_mean_pct, 1),
         "pauses": outcome.pauses,
         "cpu_s": round(time.process_time() - begun_s, 1),

@@ -44,7 +44,6 @@ class Outcome:
     kills: int
     """Number of the kernel's OOM kills."""
     probe_kills: int
-    pauses: int
     longest_pause_s: float
     """Longest pause of any pod."""
     services: int = 0
@@ -81,7 +80,6 @@ def run(node: Node, config: Config | None, seed: int = 0) -> Outcome:
         total_s=max(pod.finished_s or 0.0 for pod in finished) if len(finished) == len(jobs) else PATIENCE_S,
         kills=sim.oom_kills,
         probe_kills=sum(pod.probe_kills for pod in services),
-        pauses=len(pauses),
         longest_pause_s=max(pauses, default=0.0),
         services=len(services),
         longest_start_s=max((_start_s(sim, pod) for pod in services), default=0.0),

@@ -88,8 +88,8 @@ def classify(tree: Kubepods, config: Config) -> dict[str, str]:
 def run(plan: Plan) -> dict[str, Any]:
     """Run a plan in its own slice and folder; return the result and the plan's durations for JSON.
 
-    Probes and restarts of services are sums over all of them, `longest_run_missed` is a single service's. A service
-    restarts after liveness and OOM kills. The control is never paused: the machine causes its misses.
+    Probes of services are sums over all of them, `longest_run_missed` is a single service's. The control is never
+    paused: the machine causes its misses.
 
     Raises:
         LabError: the node did not become full in time, or the bed failed.
@@ -133,8 +133,6 @@ def run(plan: Plan) -> dict[str, Any]:
         probes = services.probes
         return {
             "seconds": round(full_at_s[-1] - full_at_s[0], 1),
-            "policy": Config().policy,
-            "scale": plan.scale,
             "hold_services": plan.hold_services,
             "period_s": plan.period * plan.scale,
             "timeout_s": plan.timeout * plan.scale,
@@ -146,12 +144,9 @@ def run(plan: Plan) -> dict[str, Any]:
             "longest_run_missed": probes.longest_run,
             "slowest_answer_ms": round(probes.slowest_answer_us / 1000, 1),
             "liveness_kills": probes.kills,
-            "control_sent": control.probes.answered + control.probes.missed,
             "control_missed": control.probes.missed,
             **tell_apart(daemon.log.holds, services.uids),
             "oom_kills": outcome.oom_kills,
-            "batch_restarts": outcome.restarts,
-            "service_restarts": services.restarts,
             "mean_use_pct": round(100 * sum(use) / len(use), 1),
             "daemon_exit_code": code,
             "kernel": platform.release(),

@@ -117,7 +117,6 @@ class Soak:
     made_again: int = 0
     held_when_gone: int = 0
     operator_pauses: int = 0
-    restarts: int = 0
     wrong: list[str] = field(default_factory=list)
 
     def fill(self) -> None:
@@ -144,7 +143,6 @@ class Soak:
             if has_exited(container):
                 self.tree.remove_container(job, container)
                 self.jobs[uid] = (job, self._start(job))
-                self.restarts += 1
 
     def operate(self) -> None:
         """Pause a job by hand, as an operator does, or resume it if it is paused."""
@@ -230,20 +228,17 @@ def run(seconds: float, seed: int) -> dict[str, Any]:
         soak.check_all_free()
         return {
             "seconds": seconds,
-            "seed": seed,
             "pods": len(soak.all()),
             "made_again": soak.made_again,
             "held_when_gone": soak.held_when_gone,
             "reloads": reloads,
             "operator_pauses": soak.operator_pauses,
             "pauses": daemon.log.pauses,
-            "restarts": soak.restarts,
             "first_third": ranges(samples[: max(1, len(samples) // 3)]),
             "last_third": ranges(samples[-max(1, len(samples) // 3) :]),
             "grown": find_growth(samples, len(soak.all())),
             "wrong": soak.wrong + ([f"the daemon's exit status was {code}"] if code else []),
             "kernel": platform.release(),
-            "cpus": os.cpu_count(),
         }
 
 

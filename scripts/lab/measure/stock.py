@@ -11,11 +11,11 @@ own network namespace, because the daemon's defaults depend on them.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
 import shutil
-import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -77,7 +77,7 @@ def run_trial(trial: Trial, worker: Path) -> dict[str, Any]:
     load = trial.load
     say(f"{trial.name}, {trial.arm}, seed {trial.seed}: {load.count} jobs on {load.capacity_bytes / MIB:.0f} MiB")
     names: dict[str, str] = {}
-    use: list[float] = []
+    ticks = itertools.count(1)
     with ExitStack() as stack:
         parent, folder = stack.enter_context(own_bed("stock"))
         tree = stack.enter_context(Kubepods(parent, folder / "log", load.capacity_bytes, Namespaces.sandbox(worker)))
@@ -94,9 +94,9 @@ def run_trial(trial: Trial, worker: Path) -> dict[str, Any]:
         def on_tick(progress: Progress) -> None:
             if services is not None:
                 services.step()
-            use.append(100 * int((tree.root / "memory.current").read_text()) / load.capacity_bytes)
-            if len(use) % _REPORT_TICKS == 0:
-                say(f"{progress.at_s:.0f} s: {progress.finished} done, {progress.restarts} restarts, {use[-1]:.0f} %")
+            if next(ticks) % _REPORT_TICKS == 0:
+                used_pct = 100 * int((tree.root / "memory.current").read_text()) / load.capacity_bytes
+                say(f"{progress.at_s:.0f} s: {progress.finished} done, {progress.restarts} restarts, {used_pct:.0f} %")
 
         if load.services:
             program = ensure_program("service")
@@ -107,15 +107,12 @@ def run_trial(trial: Trial, worker: Path) -> dict[str, Any]:
         jobs.launch(namespaces.jobs(load.lasting))
         log = folder / "cgpause.log"
         daemon: Watcher = Nobody() if trial.arm == NONE else stack.enter_context(_daemon(parent, tree, folder, log))
-        cpu_before_s = daemon.cpu_s
         outcome = jobs.run(namespaces.jobs(load.jobs), timeout_s=trial.timeout_s)
-        cpu_s = daemon.cpu_s - cpu_before_s
         if daemon.stop():
             raise LabError(f"the daemon ended badly:\n{tail(log)}")
         result = summarize(trial, outcome, names, daemon.read_log().holds)
         if services is not None:
             result |= {"service_restarts": services.restarts, "probe_restarts": services.probes.kills}
-    result |= {"daemon_cpu_s": round(cpu_s, 2), "used_mean_pct": round(statistics.fmean(use), 1)}
     say(json.dumps(result))
     return result
 
@@ -147,7 +144,6 @@ def summarize(
         "load": trial.name,
         "arm": trial.arm,
         "seed": trial.seed,
-        "capacity_mib": round(trial.load.capacity_bytes / MIB),
         "jobs": trial.load.count,
         "finished": outcome.finished,
         "all_finished": finished,
@@ -156,7 +152,6 @@ def summarize(
         "oom_kills": outcome.oom_kills,
         "service_restarts": 0,
         "probe_restarts": 0,
-        "lost_cpu_s": round(outcome.lost_cpu_s, 1),
         "pauses": len(of_jobs),
         "paused_s": round(sum(of_jobs), 1),
         "longest_pause_s": round(max(of_jobs, default=0.0), 1),
@@ -225,7 +220,6 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "kernel": platform.release(),
         "machine": platform.machine(),
         "cpus": os.cpu_count(),
-        "unit_cpu_ms": UNIT_CPU_MS,
         "backoff_scale": BACKOFF_SCALE,
         "timeout_s": TIMEOUT_S,
         "peaks_mib": {name: round(peak / MIB, 1) for name, peak in peaks.items()},

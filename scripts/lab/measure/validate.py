@@ -147,10 +147,10 @@ def compare(results: Iterable[Result], costs: Costs) -> list[dict[str, Any]]:
                 "share": cell.share,
                 "oversubscription": cell.oversubscription,
                 "trials": len(pairs),
-                "measured": {name: round(sum(one.maybe(name) or 0 for one, _ in pairs), 2) for name in FIGURES},
+                "measured": {name: round(sum(one.number(name) for one, _ in pairs), 2) for name in FIGURES},
                 "simulated": {name: round(sum(outcome[name] for _, outcome in pairs), 2) for name in FIGURES},
                 "absolute_error": {
-                    name: round(sum(abs(outcome[name] - (one.maybe(name) or 0)) for one, outcome in pairs), 2)
+                    name: round(sum(abs(outcome[name] - one.number(name)) for one, outcome in pairs), 2)
                     for name in FIGURES
                 },
             }
@@ -173,7 +173,6 @@ def validate(results: Results) -> dict[str, Any]:
         cells += compare(mine, costs)
     boots = {results.boots[one.boot] for one in measured}
     return {
-        "setting": SETTING,
         "where": sorted({f"Linux {boot.kernel}, {boot.machine}" for boot in boots}),
         "costs": asdict(costs),
         "simulations": RUNS,
