@@ -52,6 +52,7 @@ BACKOFF_SCALE = 0.2
 first kill, then 10 s, 20 s, ...; here they wait 0.2 s, 2 s, 4 s, ...
 """
 TIMEOUT_S = 600.0
+"""Longest time of a trial in seconds; after it the trial reports a timeout."""
 
 _SPARE_BYTES = 8 * MIB
 """Part of the memory available before a trial that the node itself uses during the trial, in bytes."""
@@ -80,7 +81,6 @@ class Plan:
     capacity_mib: int = CAPACITY_MIB
     rounds: int = ROUNDS
     backoff_scale: float = BACKOFF_SCALE
-    timeout_s: float = TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def run_trial(plan: Plan, parent: Path, folder: Path, worker: Path, observer: Ob
 
         kubelet = Kubelet(tree, policy, on_event=on_event, on_tick=on_tick, run_id=f"{plan.arm} {plan.seed}")
         cpu_before_s = watcher.cpu_s
-        outcome = kubelet.run(namespaces.jobs(make_jobs(load, worker)), timeout_s=plan.timeout_s)
+        outcome = kubelet.run(namespaces.jobs(make_jobs(load, worker)), timeout_s=TIMEOUT_S)
         cpu_s = watcher.cpu_s - cpu_before_s
         watcher.stop()
         log = watcher.read_log()

@@ -1,6 +1,6 @@
 """Deletes pods and makes them again under the same paths, thousands of times, under memory pressure with the daemon.
 
-    python3 -m lab.measure.soak [--seconds 1800] [--seed N]
+    python3 -m lab.measure.soak [--seconds 1800]
 
 It needs root and cgroup v2, on a host or in a VM. Jobs that together need more memory than the capacity grow and shrink
 for ever, so that the daemon pauses and resumes all the time. Beside them, "comers" are removed and made again with the
@@ -211,7 +211,7 @@ class Soak:
         return self.tree.start_container(spec, [str(self.worker), *map(str, numbers)])
 
 
-def run(seconds: float, seed: int) -> dict[str, Any]:
+def run(seconds: float) -> dict[str, Any]:
     """Run the soak in its own slice and folder; return the result to print."""
     worker, root = ensure_program("worker"), find_cgroup_root()
     with (
@@ -220,7 +220,7 @@ def run(seconds: float, seed: int) -> dict[str, Any]:
     ):
         config = folder / "config.toml"
         config.write_text(CONFIG)
-        soak = Soak(tree, root, worker, random.Random(seed))  # noqa: S311 - repeatable, not secret
+        soak = Soak(tree, root, worker, random.Random(1))  # noqa: S311 - repeatable, not secret
         soak.fill()
         with DaemonProcess(parent, tree.log_dir, config, folder / "cgpause.log") as daemon:
             samples, reloads = keep_going(soak, daemon, seconds)
@@ -272,11 +272,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(description="Pods come and go under pressure while the daemon works.")
     parser.add_argument("--seconds", type=float, default=1800.0, help="how long (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="(%(default)s)")
     args = parser.parse_args(argv)
-    return print_result(
-        "soak", lambda: run(args.seconds, args.seed), failed=lambda result: result["wrong"] or result["grown"]
-    )
+    return print_result("soak", lambda: run(args.seconds), failed=lambda result: result["wrong"] or result["grown"])
 
 
 if __name__ == "__main__":

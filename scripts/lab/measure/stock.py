@@ -1,6 +1,6 @@
 """Runs loads on which pausing can do harm, without a daemon and with the shipped configuration.
 
-    python3 -m lab.measure.stock [--load NAME]... [--seed N]...
+    python3 -m lab.measure.stock [--load NAME]...
 
 It needs root and cgroup v2, on a host or in a VM, and prints one JSON object. The arm `stock` runs the daemon with the
 shipped systemd/config.toml, which sets no option. Kubelet's back-off is mostly a fifth of a node's, because the jobs
@@ -196,8 +196,8 @@ def _measure_peak(tree: Kubepods, name: str, inputs: Path) -> int:
     return peak
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Run all loads and arms, one seed after the other; return the result to print.
+def measure(names: Sequence[str]) -> dict[str, Any]:
+    """Run these loads in both arms, one seed after the other; return the result to print.
 
     Raises:
         LabError: this machine cannot run the loads, or a run failed.
@@ -206,13 +206,12 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     stay_alive()
     worker = ensure_program("worker")
     tools = Tools(worker, calibrate(worker, UNIT_CPU_MS))
-    names = args.loads or [*LOADS, REAL_PROGRAMS]
     trials: list[dict[str, Any]] = []
     peaks: dict[str, int] = {}
     with own_folder(Path("/run/cgpause-stock-inputs")) as inputs:
         if REAL_PROGRAMS in names:
             peaks = measure_peaks(worker, inputs)
-        for seed in args.seeds or SEEDS:
+        for seed in SEEDS:
             for name in names:
                 load = stock_loads.programs(seed, peaks, inputs) if name == REAL_PROGRAMS else LOADS[name](seed, tools)
                 trials += [run_trial(Trial(name, arm, seed, load), worker) for arm in ARMS]
@@ -234,9 +233,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     loads = (*LOADS, REAL_PROGRAMS)
     parser.add_argument("--load", dest="loads", action="append", choices=loads, help="only it (again for more)")
-    parser.add_argument("--seed", dest="seeds", action="append", type=int, help="(again for more; default: 1, 2, 3)")
     args = parser.parse_args(argv)
-    return print_result("stock", lambda: measure(args))
+    return print_result("stock", lambda: measure(args.loads or loads))
 
 
 if __name__ == "__main__":

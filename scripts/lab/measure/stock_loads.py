@@ -265,13 +265,13 @@ def program_argv(name: str, folder: Path) -> tuple[str, ...]:
     return ("/bin/sh", "-c", f'cd "$0" && {PROGRAMS[name]}', str(folder))
 
 
-def programs(seed: int, peaks: Mapping[str, int], folder: Path, rounds: int = 2) -> Load:
-    """Return each program `rounds` times, its limit a little above its peak; a round's limits add up to 2 kubepods."""
+def programs(seed: int, peaks: Mapping[str, int], folder: Path) -> Load:
+    """Return each program twice, its limit a little above its peak; a round's limits add up to 2 kubepods."""
     chance = _chance("programs", seed)
     limits = {name: round(LIMIT_SHARE * peak) for name, peak in peaks.items()}
     capacity = round(sum(limits.values()) / PROGRAMS_OVERSUBSCRIPTION)
     jobs = []
-    for number in range(rounds):
+    for number in range(2):
         names = list(limits)
         chance.shuffle(names)
         jobs += [Job(f"{name}-{number}-{suffix(chance)}", limits[name], program_argv(name, folder)) for name in names]

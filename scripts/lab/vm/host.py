@@ -39,13 +39,11 @@ def say(text: str) -> None:
     print(f"lab [{time.monotonic() - _started:6.1f}s] {text}", file=sys.stderr, flush=True)
 
 
-def cache_dir(env: Mapping[str, str] = os.environ) -> Path:
+def cache_dir() -> Path:
     """Return the cache folder, which outlives a run."""
-    if env.get("CGPAUSE_CACHE"):
-        return Path(env["CGPAUSE_CACHE"])
-    if env.get("XDG_CACHE_HOME"):
-        return Path(env["XDG_CACHE_HOME"]) / "cgpause"
-    return Path(env.get("HOME") or "~").expanduser() / ".cache" / "cgpause"
+    if own := os.environ.get("CGPAUSE_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cgpause"
 
 
 @contextmanager
@@ -106,13 +104,13 @@ def _revision(repo: Path, words: Sequence[str], paths: Sequence[str]) -> str:
     return "-".join(found.stdout.split()) + (DIRTY if changed else "")
 
 
-def tail(path: Path, lines: int = 40) -> str:
-    """Return the last lines of a log."""
+def tail(path: Path) -> str:
+    """Return the last 40 lines of a log."""
     try:
         text = path.read_text(errors="replace")
     except FileNotFoundError:
         return ""
-    return "\n".join(line.rstrip() for line in text.splitlines()[-lines:])
+    return "\n".join(line.rstrip() for line in text.splitlines()[-40:])
 
 
 def run_tool(argv: Sequence[str | Path], *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
