@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lab.measure.tripwire import OPTION, SHIPPED, add_up
+from lab.bed.arms import CONFIG
+from lab.measure.tripwire import OPTION, add_up
 
 
 def test_waits_are_added_up() -> None:
@@ -12,4 +13,4 @@ def test_waits_are_added_up() -> None:
 
 
 def test_the_shipped_configuration_has_the_option_that_an_arm_changes_once() -> None:
-    assert SHIPPED.read_text().count(OPTION) == 1
+    assert CONFIG.read_text().count(OPTION) == 1

@@ -297,10 +297,9 @@ PEERS: dict[str, tuple[str, Callable[[Place], AbstractContextManager[None]]]] = 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One arm of the experiment: how to start it, and where it applies."""
+    """One arm of the experiment, and how to start it."""
 
     start: Callable[[str, Place], AbstractContextManager[Watcher]]
-    settings: frozenset[Setting] = frozenset(Setting)
     notes: tuple[str, ...] = ()
     """Differences from the packaged or default setup."""
 
@@ -308,7 +307,7 @@ class Arm:
 _PEER_NOTES = ("packaged unit and configuration", "oom_score_adj -999, like ours")
 ARMS: dict[str, Arm] = {
     "none": Arm(_nobody),
-    "unlimited": Arm(_nobody, frozenset({Setting.KUBEPODS}), ("kubepods has no memory.max, and the node enough",)),
+    "unlimited": Arm(_nobody, notes=("kubepods has no memory.max, and the node enough",)),
     "watermark": Arm(_cgpause, notes=("Table 3 of the paper", "no limit on pauses, no memory.high, all pods batch")),
     STOCK: Arm(_cgpause, notes=("the shipped configuration file, which sets no option",)),
     "memory-high": Arm(_memory_high, notes=(f"memory.high of kubepods is {HIGH_PCT:g} % of the capacity, no daemon",)),

@@ -45,8 +45,10 @@ def stay_alive() -> None:
     """Keep this process working when memory runs out: the kernel kills pods first, and its own pages stay in memory.
 
     Raises:
-        LabError: the pages cannot be locked. Page faults would then stall this process, which restarts and times jobs.
+        LabError: this process is not root, or the pages cannot be locked. Page faults would then stall this process,
+            which restarts and times jobs.
     """
+    need_root()
     Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
     if refused := lock_memory():
         raise LabError(f"cannot keep our pages in memory: {refused}")

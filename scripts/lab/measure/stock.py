@@ -26,7 +26,7 @@ from typing import Any, Final
 from lab.bed import kubelet
 from lab.bed.arms import CONFIG, Nobody, Watcher
 from lab.bed.daemon_process import DaemonProcess
-from lab.bed.frame import need_root, own_bed, print_result, stay_alive, wait_until
+from lab.bed.frame import own_bed, print_result, stay_alive, wait_until
 from lab.bed.kubelet import Event, EventKind, Kubelet, Outcome, Progress
 from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid
 from lab.bed.services import Namespaces, Plan, Services, has_exited
@@ -119,11 +119,9 @@ def run_trial(trial: Trial, worker: Path) -> dict[str, Any]:
 
 def _daemon(parent: Path, tree: Kubepods, folder: Path, log: Path) -> DaemonProcess:
     """Return the daemon with the shipped configuration and an empty state folder, so without learned peaks."""
-    config = folder / "config.toml"
-    shutil.copyfile(CONFIG, config)
     state = folder / "state"
     state.mkdir()
-    return DaemonProcess(parent, tree.log_dir, config, log, ("--state-dir", str(state)))
+    return DaemonProcess(parent, tree.log_dir, CONFIG, log, ("--state-dir", str(state)))
 
 
 def summarize(
@@ -202,7 +200,6 @@ def measure(names: Sequence[str]) -> dict[str, Any]:
     Raises:
         LabError: this machine cannot run the loads, or a run failed.
     """
-    need_root()
     stay_alive()
     worker = ensure_program("worker")
     tools = Tools(worker, calibrate(worker, UNIT_CPU_MS))

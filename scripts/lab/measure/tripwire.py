@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from cgpause.core.parse import parse_pressure
+from lab.bed.arms import CONFIG
 from lab.bed.daemon_process import DaemonProcess
 from lab.bed.frame import own_bed, print_result, wait_until
 from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid, read_keyed
 from lab.vm.build import ensure_program
-from lab.vm.host import REPO, LabError, say
+from lab.vm.host import LabError, say
 
 CAPACITY_MIB: Final = 400
 SWING_MIB: Final = 330
@@ -36,7 +37,6 @@ CYCLES: Final = 15
 """Number of cycles in each arm."""
 EVERY_S: Final = 0.01
 NEIGHBOUR_BYTES: Final = 64 << 10
-SHIPPED: Final = REPO / "systemd" / "config.toml"
 OPTION: Final = "\nenabled = true\n"
 """The line of [memory_high] enabled, the only option with this name."""
 ARMS: Final = {"no daemon": None, "shipped configuration": OPTION, "without memory.high": "\nenabled = false\n"}
@@ -97,7 +97,7 @@ def measure(parent: Path, folder: Path, arm: str) -> dict[str, Any]:
         tree = stack.enter_context(Kubepods(parent, folder / "log", CAPACITY_MIB * MIB, (str(worker), "pause")))
         if enabled is not None:
             config = folder / "config.toml"
-            config.write_text(SHIPPED.read_text().replace(OPTION, enabled))
+            config.write_text(CONFIG.read_text().replace(OPTION, enabled))
             options = ("--state-dir", str(folder / "state"))
             stack.enter_context(DaemonProcess(parent, tree.log_dir, config, folder / "daemon.log", options))
         result, stop = folder / "waits.json", folder / "stop"
