@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.pages.report import COUNTED_MACHINE, Report
+from lab.pages.report import COUNTED_MACHINE, Report, row_of
 
 
 def render(results: dict[str, Any]) -> str:
@@ -37,7 +37,7 @@ def render(results: dict[str, Any]) -> str:
             *(_cell(row[name]) for name in ("requests", "writes", "pings")),
             "connection stays" if row["tcp_kept"] else "connection ends",
         ]
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(row_of(cells))
     lines += [
         "",
         "In brackets: the longest time of one attempt. The consequences for a pod:",

@@ -55,8 +55,8 @@ class _Row:
     value: _Value
     without: tuple[str, ...] = ()
     """Arms left out of the row."""
-    line: float | None = None
-    """Value of a horizontal line, in a row of ratios; None for other rows."""
+    ratio: bool = False
+    """Whether the values are ratios to another arm's."""
 
 
 def draw_plot(file: str, results: Results, path: Path) -> None:
@@ -77,7 +77,7 @@ def draw_plot(file: str, results: Results, path: Path) -> None:
                 if number == 0:
                     panel.set_title(f"limit 1/{share} of the capacity", fontsize=9)
             panels[number][0].set_ylabel(f"{row.setting}\n{row.label}")
-            if row.line is None:
+            if not row.ratio:
                 # The panels of a row share this axis. It begins slightly below 0, so that markers at 0 are visible.
                 panels[number][0].set_ylim(bottom=-0.03 * panels[number][0].get_ylim()[1])
             else:  # a ratio: half and twice lie equally far from 1
@@ -127,8 +127,8 @@ def _draw_panel(panel: Axes, evidence: Evidence, row: _Row, share: int) -> set[s
             zorder=3 if arm == STOCK else 2,
         )
         drawn.append(arm)
-    if row.line is not None:
-        panel.axhline(row.line, color="#bbbbbb", linewidth=0.8, zorder=0)
+    if row.ratio:
+        panel.axhline(1, color="#bbbbbb", linewidth=0.8, zorder=0)
     panel.set_xticks([100 * at for at in sorted(OVERSUBSCRIPTIONS)])
     panel.grid(axis="y", color="#e6e6e6", linewidth=0.6)
     panel.set_axisbelow(True)
@@ -165,7 +165,7 @@ def _ratio_to(other: str) -> _Value:
 _ROWS = {
     "evaluation-restarts.png": tuple(_Row(s, "restarts a job", _restarts, (UNLIMITED,)) for s in ARMS),
     "evaluation-time.png": (
-        *(_Row(setting, "total time / none", _ratio_to(NONE), (NONE,), 1) for setting in ARMS),
-        _Row("kubepods", "total time / unlimited", _ratio_to(UNLIMITED), (UNLIMITED,), 1),
+        *(_Row(setting, "total time / none", _ratio_to(NONE), (NONE,), ratio=True) for setting in ARMS),
+        _Row("kubepods", "total time / unlimited", _ratio_to(UNLIMITED), (UNLIMITED,), ratio=True),
     ),
 }

@@ -24,9 +24,7 @@ from lab.measure.policy_bed import (
 )
 from lab.measure.policy_loads import ADVERSARIES, STARTING
 from lab.measure.policy_noise import NOISE_PODS, SETTLED_S
-from lab.pages.report import Report, Run, dated, group_by, table, total
-
-Runs = list[Run]
+from lab.pages.report import Report, Run, Runs, dated, group_by, table, total
 
 SAME: Final = 0.02
 """Times that differ by at most this share count as the same."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.pages.report import Report
+from lab.pages.report import Report, row_of
 
 _ROWS = (
     ("seconds of pressure", "seconds"),
@@ -25,6 +25,7 @@ _ROWS = (
 
 def render(results: dict[str, Any]) -> str:
     """Return the report as Markdown; `results` is the content of probes.json."""
+    runs = results["runs"]
     lines = [
         "# Liveness probes under pressure",
         "",
@@ -34,13 +35,12 @@ def render(results: dict[str, Any]) -> str:
         "default liveness probe. A control outside of kubepods is probed as well: if it misses a probe, the machine",
         "was too slow. In the second run batch pods are protected, so the daemon pauses services; it freezes them.",
         "",
-        "| | " + " | ".join(_title(run) for run in results["runs"]) + " |",
-        "|---|" + "---|" * len(results["runs"]),
+        "| " + row_of(map(_title, runs)),
+        "|---|" + "---|" * len(runs),
+        row_of(["probe", *map(_probe, runs)]),
+        *(row_of([name, *(f"{run[key]:g}" for run in runs)]) for name, key in _ROWS),
     ]
-    lines.append("| probe | " + " | ".join(_probe(run) for run in results["runs"]) + " |")
-    for name, key in _ROWS:
-        lines.append(f"| {name} | " + " | ".join(f"{run[key]:g}" for run in results["runs"]) + " |")
-    where = dict.fromkeys(f"Linux {run['kernel']}, {run['cpus']} CPUs" for run in results["runs"])
+    where = dict.fromkeys(f"Linux {run['kernel']}, {run['cpus']} CPUs" for run in runs)
     lines += ["", f"Commit {results['commit']}, {results['date']}, in a VM: {'; '.join(where)}."]
     return "\n".join([*lines, ""])
 

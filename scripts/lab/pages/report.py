@@ -17,8 +17,10 @@ from typing import Any
 
 from lab.vm.host import REPO, commit_of
 
+MEASUREMENTS = REPO / "docs/measurements"
 Run = dict[str, Any]
 """The figures of one run, as read from JSON."""
+Runs = list[Run]
 COUNTED_MACHINE = "one CPU that executes 10^9 instructions a second (QEMU -icount)"
 """The emulated machine, as pages name it. Neither the host nor its load changes the machine's speed."""
 
@@ -36,12 +38,12 @@ class Report:
     @property
     def results(self) -> Path:
         """Path of the JSON file."""
-        return REPO / "docs/measurements" / f"{self.name}.json"
+        return MEASUREMENTS / f"{self.name}.json"
 
     @property
     def page(self) -> Path:
         """Path of the Markdown file."""
-        return REPO / "docs/measurements" / f"{self.name}.md"
+        return MEASUREMENTS / f"{self.name}.md"
 
     def load(self) -> dict[str, Any]:
         """Return the content of the JSON file."""
@@ -56,10 +58,6 @@ class Report:
     def publish(self, runs: Sequence[dict[str, Any]]) -> None:
         """Write the results of these runs with today's date and the commit."""
         self.write(self.merge(self.load(), commit_of(), runs) if self.merge else dated(runs))
-
-    def is_current(self) -> bool:
-        """Whether the page equals the text rendered from the JSON file."""
-        return self.page.read_text() == self.render(self.load())
 
 
 def table(titles: Sequence[object], rows: Iterable[Iterable[object]], *, texts: int | None = None) -> list[str]:

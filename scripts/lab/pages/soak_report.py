@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.pages.report import COUNTED_MACHINE, Report
+from lab.pages.report import COUNTED_MACHINE, Report, row_of
 
 _NAMES = {"descriptors": "open descriptors", "watches": "inotify watches", "resident_kib": "resident memory, KiB"}
 
@@ -39,7 +39,7 @@ def render(results: dict[str, Any]) -> str:
     ]
     for key, name in _NAMES.items():
         first, last = ("{} to {}".format(*run[part][key]) for part in ("first_third", "last_third"))
-        lines.append(f"| {name} | {first} | {last} |")
+        lines.append(row_of([name, first, last]))
     lines += ["", f"**{len(run['wrong'])} wrong, {len(run['grown'])} grown.**"]
     lines += [f"- {one}" for one in (*run["wrong"], *run["grown"])]
     where = f"Linux {run['kernel']}, {COUNTED_MACHINE}"

@@ -8,9 +8,7 @@ from typing import Any, Final
 from lab.measure.experiment_results import percent
 from lab.measure.stock import NONE, STOCK
 from lab.measure.stock_loads import IDLE_PODS
-from lab.pages.report import COUNTED_MACHINE, Report, Run, group_by, table, total
-
-Runs = list[Run]
+from lab.pages.report import COUNTED_MACHINE, Report, Run, Runs, group_by, table, total
 
 SLOWER: Final = 1.05
 """Ratio of times above which a load counts as slower: repeats of the same run differ by a few percent."""

@@ -17,11 +17,11 @@ from matplotlib.patches import Patch
 from lab.bed.arms import STOCK
 from lab.bed.kubelet import EventKind
 from lab.pages.picture import picture
-from lab.pages.report import COUNTED_MACHINE, dated
+from lab.pages.report import COUNTED_MACHINE, MEASUREMENTS, dated
 from lab.vm.host import REPO
 
-RESULTS = REPO / "docs/measurements" / "timeline.json"
-PICTURE = REPO / "docs/measurements" / "timeline.png"
+RESULTS = MEASUREMENTS / "timeline.json"
+PICTURE = MEASUREMENTS / "timeline.png"
 
 _MIB = 1 << 20
 _RUNS, _HELD, _WAITS, _KILLED = "#56B4E9", "#E69F00", "#dddddd", "#000000"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.pages.report import COUNTED_MACHINE, Report
+from lab.pages.report import COUNTED_MACHINE, Report, row_of
 
 
 def render(results: dict[str, Any]) -> str:
@@ -22,9 +22,9 @@ def render(results: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for waits in run["waits"]:
-        times = " | ".join(f"{waits[key]:g} ms" for key in ("median_ms", "p99_ms", "longest_ms"))
+        times = (f"{waits[key]:g} ms" for key in ("median_ms", "p99_ms", "longest_ms"))
         over = f"{waits['over_100ms']} of {waits['count']}"
-        lines.append(f"| {waits['arm']} | {times} | {over} | {waits['stalled_ms']:g} ms | {waits['trips']} times |")
+        lines.append(row_of([waits["arm"], *times, over, f"{waits['stalled_ms']:g} ms", f"{waits['trips']} times"]))
     lines += ["", f"Commit {results['commit']}, {results['date']}: Linux {run['kernel']}, {COUNTED_MACHINE}."]
     return "\n".join([*lines, ""])
 

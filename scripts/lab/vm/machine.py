@@ -29,7 +29,7 @@ EXIT_TIMEOUT = 124
 EXIT_LOST = 125
 SSH_FAILED = 255  # exit status of ssh itself; a command can end with it, too
 
-PASSED_ON = ("TERM", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CGPAUSE_VM_REQUIRED")
+PASSED_ON = ("TERM", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
 
 
 class VmLostError(LabError):
