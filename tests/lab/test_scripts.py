@@ -1,4 +1,4 @@
-"""The modules that the shell scripts run, and the pages that they write, with the commit that a page names."""
+"""The modules that scripts run and mutate, and the pages that they write, with the commit that a page names."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from lab.measure.experiment_results import RESULTS, code_of, load
+from lab.measure.mutants import TESTS
 from lab.pages.report import Report, find_report
-from lab.vm.host import commit_of
+from lab.vm.host import REPO, commit_of
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+SCRIPTS = REPO / "scripts"
 PAGES = SCRIPTS / "lab/pages"
 TEXT = "".join(path.read_text() for path in sorted(SCRIPTS.iterdir()) if path.is_file())
 
@@ -45,6 +46,12 @@ def test_every_page_is_what_its_results_say(path: Path) -> None:
         assert report.page.read_text() == report.render(report.load())
     else:
         assert module.render(load(RESULTS)) == (RESULTS.parent / module.REPORT).read_text()
+
+
+def test_every_module_that_is_mutated_and_its_tests_exist() -> None:
+    for name, tests in TESTS.items():
+        assert (REPO / "cgpause" / f"{name}.py").is_file()
+        assert all(any(REPO.glob(pattern)) for pattern in tests), name
 
 
 def test_commit_and_code_say_when_the_tree_is_another(tmp_path: Path) -> None:

@@ -5,30 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from lab.bed.arms import cgpause_config, nohang_config, oomd_config
+from lab.bed.arms import nohang_config, oomd_config
 from lab.bed.kubelet import JobTimes, Outcome
 from lab.bed.kubepods import MIB
 from lab.bed.stage import calibrate
 from lab.bed.trial import main, of_jobs
 from lab.vm.host import LabError
 
-from cgpause.config.load import parse_config
-from cgpause.config.settings import HowPaused
-from cgpause.core.model import Policy
 from cgpause.offline.simulate.kubelet import oom_score_adj
-
-
-def test_the_watermark_arm_has_the_papers_parameters() -> None:
-    config = parse_config(cgpause_config("watermark"), "watermark")
-    marks = config.watermark
-
-    assert (config.policy, config.mechanism, config.memory_high.enabled) == (
-        Policy.WATERMARK,
-        HowPaused.THROTTLE,
-        False,
-    )
-    assert (marks.upper_pct, marks.lower_pct, marks.interval_s, marks.patience, marks.batch) == (90, 80, 1, 3, 2)
-    assert config.throttle.quota_us == 1000
 
 
 def test_nohangs_patience_is_scaled_and_nothing_else() -> None:

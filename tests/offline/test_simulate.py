@@ -15,6 +15,7 @@ from helpers.trees import wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lab.bed import stage
+from lab.measure.policy_loads import leak
 
 from cgpause.config.settings import Config, ThrottleConfig
 from cgpause.core.model import Sacrifice, Sample
@@ -147,6 +148,19 @@ def test_in_back_off_there_is_nothing_to_sacrifice(monkeypatch: pytest.MonkeyPat
     node = SimNode([pod], config=Config(), kubepods_max_bytes=10 * MIB)
     node.run(9)
     assert (pod.oom_kills, pod.sacrifices, pod.waiting_s) == (2, 0, 11)
+
+
+def test_a_pod_is_spared_while_it_waits_for_its_next_container() -> None:
+    """The daemon sees that no program of it runs (`Classifier.look_for_programs`)."""
+    pod = SimPod("pod", leak(100 * MIB, 1e9), limit_bytes=200 * MIB)
+    node = SimNode([pod], config=Config(), kubepods_max_bytes=1000 * MIB)
+    node.run(5)
+    for count, backoff_s in enumerate((1, 10)):
+        node.kill(pod)
+        assert pod.facts is not None
+        assert pod.facts.no_program, count
+        node.run(backoff_s + 0.01)
+        assert not pod.facts.no_program, count
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
