@@ -47,7 +47,9 @@ class DaemonLog:
         match = _LINE.fullmatch(line)
         if match is None:
             return
-        values = parse_fields(match["fields"])
+        # The inverse of `cgpause.kernel.logfmt.fields`.
+        found = _FIELD.findall(match["fields"])
+        values = {key: json.loads(value) if value.startswith('"') else value for key, value in found}
         match match["verb"]:
             case "started":
                 self.started = True
@@ -60,11 +62,6 @@ class DaemonLog:
                 self.holds.append((values["uid"], float(values.get("paused_s", "0"))))
             case "sacrificed":
                 self.sacrifices += 1
-
-
-def parse_fields(text: str) -> dict[str, str]:
-    """Parse key=value pairs: the inverse of `cgpause.kernel.logfmt.fields`."""
-    return {key: json.loads(value) if value.startswith('"') else value for key, value in _FIELD.findall(text)}
 
 
 class DaemonProcess:

@@ -8,7 +8,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +76,7 @@ def wait_until(condition: Callable[[], bool], seconds: float, failure: str, *, p
 def print_result(
     name: str, measure: Callable[[], dict[str, Any]], failed: Callable[[dict[str, Any]], object] = lambda _: False
 ) -> int:
-    """Run `measure` and print its result as JSON, with dataclasses as objects.
+    """Run `measure` and print its result as JSON.
 
     Return the exit status: 0, 1 if the bed failed, 3 if `failed` returns a true value for the result.
     """
@@ -88,11 +87,5 @@ def print_result(
         before = "" if e.__context__ is None else f"\nafter: {e.__context__!r}"
         print(f"{name}: {e}{before}", file=sys.stderr)
         return 1
-    print(json.dumps(result, default=_plain))
+    print(json.dumps(result))
     return 3 if failed(result) else 0
-
-
-def _plain(value: object) -> object:
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    raise TypeError(f"no JSON for {value!r}")

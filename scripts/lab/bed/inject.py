@@ -38,8 +38,8 @@ class Faults:
     def __init__(self, plan: dict[str, Any]) -> None:
         self._armed = Path(plan["armed"])
         self._is_armed = False
-        self._left = plan.get("step", -1)
-        self._how = plan.get("how")
+        self._left = plan["step"]
+        self._how = plan["how"]
 
     def step(self, what: str, cgroup: cgroupfs.Cgroup, name: str) -> None:
         """Count one step, and inject the fault if it is the planned one."""

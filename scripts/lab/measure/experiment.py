@@ -143,7 +143,7 @@ class Driver:
     def _enter(self, guest: Guest, setting: str, code: str) -> Boot:
         date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
         boot = Boot(
-            number=self.results.next_boot(),
+            number=max(self.results.boots, default=0) + 1,
             setting=setting,
             memory=MEMORY[setting],
             kernel=guest.kernel,

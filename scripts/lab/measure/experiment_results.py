@@ -116,11 +116,6 @@ class Boot:
         """Kernel, machine, bed, date and commit of a boot: each published figure names them."""
         return f"Linux {self.kernel}, {self.machine}; bed {self.bed}; {self.date}; commit {self.commit}"
 
-    @property
-    def ground(self) -> tuple[object, ...]:
-        """Values that two trials must share to be compared."""
-        return self.bed, self.kernel, self.machine
-
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -155,10 +150,6 @@ class Results:
         if found is None:
             return False
         return code is None or (code == self.boots[found.boot].code and not code.endswith(DIRTY))
-
-    def next_boot(self) -> int:
-        """Return the lowest number above those of all boots."""
-        return max(self.boots, default=0) + 1
 
     def work_on(self, kernel: str, machine: str) -> int | None:
         """Return the `work` of earlier boots of this machine, None without any.

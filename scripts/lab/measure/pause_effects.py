@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -179,12 +179,8 @@ class Lease:
     @property
     def gap_s(self) -> float:
         """Longest time from one renewal to the next, in seconds."""
-        return longest_gap_s([*self._renewed, time.monotonic()])
-
-
-def longest_gap_s(times: Sequence[float]) -> float:
-    """Return the longest gap between one of these times and the next, in seconds."""
-    return round(max((later - at for at, later in itertools.pairwise(times)), default=0.0), 1)
+        pairs = itertools.pairwise([*self._renewed, time.monotonic()])
+        return round(max(later - at for at, later in pairs), 1)
 
 
 @dataclass(slots=True)
@@ -270,9 +266,15 @@ def measure(tree: Kubepods, folder: Path, arm: Arm) -> dict[str, Any]:
                 thread.join()
     signal.pidfd_send_signal(container.pidfd, signal.SIGKILL)
     tree.remove_pod(pod)
-    attempts = {"requests": requests.waits, "writes": writes, "pings": pings.waits}
-    lost = lease.gap_s > LEASE_S  # another candidate could have taken it
-    return {"arm": arm.name, "lease_gap_s": lease.gap_s, **attempts, "tcp_kept": kept, "lease_lost": lost}
+    return {
+        "arm": arm.name,
+        "lease_gap_s": lease.gap_s,
+        "lease_lost": lease.gap_s > LEASE_S,  # another candidate could have taken it
+        "requests": asdict(requests.waits),
+        "writes": asdict(writes),
+        "pings": asdict(pings.waits),
+        "tcp_kept": kept,
+    }
 
 
 def _pause(path: Path, folder: Path, arm: Arm) -> None:

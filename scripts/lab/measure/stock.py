@@ -63,11 +63,6 @@ class Trial:
     timeout_s: float = TIMEOUT_S
 
 
-def _services(load: Load) -> Plan:
-    """Return the plan of the load's services, with a node's probe times: the daemon's times are not scaled either."""
-    return Plan(services=load.services, scale=1.0, capacity_mib=load.capacity_bytes // MIB, service_swing_mib=1)
-
-
 def run_trial(trial: Trial, worker: Path) -> dict[str, Any]:
     """Run a trial in a new slice and folder, remove them, and return the result.
 
@@ -99,8 +94,9 @@ def run_trial(trial: Trial, worker: Path) -> dict[str, Any]:
                 say(f"{progress.at_s:.0f} s: {progress.finished} done, {progress.restarts} restarts, {used_pct:.0f} %")
 
         if load.services:
-            program = ensure_program("service")
-            services = stack.enter_context(Services(tree, namespaces, program, _services(load)))
+            # With a node's probe times: the daemon's times are not scaled either.
+            plan = Plan(services=load.services, capacity_mib=load.capacity_bytes // MIB, service_swing_mib=1)
+            services = stack.enter_context(Services(tree, namespaces, ensure_program("service"), plan))
         policy = kubelet.Policy(load.oversubscription, load.backoff_scale, tick_s=_TICK_S)
         run_id = f"{trial.name} {trial.arm} {trial.seed}"
         jobs = Kubelet(tree, policy, on_event=on_event, on_tick=on_tick, run_id=run_id)

@@ -30,7 +30,8 @@ class Evidence:
     """The measured trials, by load, arm and seed."""
 
     def __init__(self, results: Results) -> None:
-        self._grounds = {number: boot.ground for number, boot in results.boots.items()}
+        self._grounds = {number: (boot.bed, boot.kernel, boot.machine) for number, boot in results.boots.items()}
+        """Values that two trials must share to be compared, by the number of the boot."""
         self._found: dict[Cell, dict[str, dict[int, Result]]] = {}
         for result in results.measured():
             trial = result.trial

@@ -96,7 +96,8 @@ class Report:
         if not self._measured:
             parts.append("Nothing is measured yet: `scripts/bench experiment` does that.")
         else:
-            parts += [*self._scope(), *self._comparisons(), *_pictures(), *self._overview()]
+            parts += [*self._scope(), *self._comparisons(), "## Plots"]
+            parts += [*(f"![{title}]({file})" for file, title in PLOTS.items()), *self._overview()]
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def _scope(self) -> list[str]:
@@ -239,10 +240,6 @@ def publish(results: Results, folder: Path) -> str:
     for file in PLOTS:
         draw_plot(file, results, folder / file)
     return f"wrote {REPORT} and {len(PLOTS)} plots"
-
-
-def _pictures() -> list[str]:
-    return ["## Plots", *(f"![{title}]({file})" for file, title in PLOTS.items())]
 
 
 def _table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:

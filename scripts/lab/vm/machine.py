@@ -100,15 +100,13 @@ class Vm:
 
         With `terminal` it has this process's terminal and input.
         """
-        status, _, _ = self._run(command, timeout=timeout, capture=False, terminal=terminal)
-        return status
+        return self._run(command, timeout=timeout, capture=False, terminal=terminal).returncode
 
     def capture(
         self, command: str | Sequence[str], *, timeout: float | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run a command like `run`; return stdout and stderr as text."""
-        status, out, err = self._run(command, timeout=timeout, capture=True)
-        return subprocess.CompletedProcess(command, status, out, err)
+        return self._run(command, timeout=timeout, capture=True)
 
     def fetch(self, guest_path: str, host_path: Path) -> None:
         """Copy a file of the guest to `host_path`; an existing file is replaced."""
@@ -231,7 +229,7 @@ class Vm:
 
     def _run(
         self, command: str | Sequence[str], *, timeout: float | None, capture: bool, terminal: bool = False
-    ) -> tuple[int, str, str]:
+    ) -> subprocess.CompletedProcess[str]:
         self._commands += 1
         status_file = f"/run/cgpause-vm-status.{self._commands}"
         env = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
@@ -257,7 +255,7 @@ class Vm:
             client.wait()
         if client.returncode == SSH_FAILED and not self._ended_with(SSH_FAILED, status_file):
             raise self._lost("the guest went away while the command ran")
-        return client.returncode, out or "", err or ""
+        return subprocess.CompletedProcess(command, client.returncode, out, err)
 
     def _ended_with(self, status: int, status_file: str) -> bool:
         """Return True if the guest confirms that this was the command's own status."""
