@@ -76,11 +76,6 @@ class Load:
     """Whether the seed decides the order of the jobs, instead of their kinds."""
 
     @property
-    def kinds(self) -> tuple[Jobs | Lasting, ...]:
-        """All kinds of pods."""
-        return (*self.jobs, *self.lasting)
-
-    @property
     def count(self) -> int:
         """Number of jobs."""
         return sum(jobs.count for jobs in self.jobs)

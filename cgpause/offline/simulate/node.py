@@ -231,18 +231,12 @@ class SimNode:
 
         self.engine.at_for(pod, at_s, ask)
 
-    def ran_s(self, pod: SimPod) -> float:
-        """Return the seconds since the start of a pod's container without its pauses (`KindSigns.ran_s`)."""
-        if pod.started_s is None:
-            return 0.0
-        paused_s = 0.0
-        for since_s, end_s in self.pause_spans(pod):
-            paused_s += max(end_s - max(since_s, pod.started_s), 0.0)
-        return self.now_s - pod.started_s - paused_s
-
     def is_up(self, pod: SimPod) -> bool:
-        """Return True if a pod's container has run, without pauses, for as long as it needs to start."""
-        return pod.started_s is not None and (not pod.starts_s or self.ran_s(pod) >= pod.starts_s)
+        """Return True if a container has run, without pauses, for as long as it needs to start (`KindSigns.ran_s`)."""
+        if pod.started_s is None or not pod.starts_s:
+            return pod.started_s is not None
+        paused_s = sum(max(end_s - max(since_s, pod.started_s), 0.0) for since_s, end_s in self.pause_spans(pod))
+        return self.now_s - pod.started_s - paused_s >= pod.starts_s
 
     def answer(self, pod: SimPod) -> None:
         """Let a pod answer its probe."""

@@ -129,7 +129,8 @@ def simulate(load: Load, config: Config | None, seed: int) -> Outcome:
         * sum(node.engine.byte_seconds for node in nodes)
         / (machine.capacity_bytes * load.nodes * total_s),
         groups=tuple(
-            _group(kind, [(node, pod) for node, pod in all_pods if pod.section == kind.name]) for kind in load.kinds
+            _group(kind, [(node, pod) for node, pod in all_pods if pod.section == kind.name])
+            for kind in (*load.jobs, *load.lasting)
         ),
     )
 
