@@ -14,9 +14,8 @@ from lab.pages.bench_report import merge
 from cgpause.pods.tracked import SPARED_S
 
 
-@pytest.mark.parametrize("key", ["nr_wakeups", "se.statistics.nr_wakeups"])
-def test_wakeups_are_the_kernels_count_under_its_old_name_and_its_new(key: str) -> None:
-    sched = f"cgpause (4711, #threads: 1)\n---\nse.nr_migrations : 7\nnr_wakeups_sync : 8\n{key} :   42\n"
+def test_wakeups_are_the_kernels_count() -> None:
+    sched = "cgpause (4711, #threads: 1)\n---\nse.nr_migrations : 7\nnr_wakeups_sync : 8\nnr_wakeups :   42\n"
 
     assert parse_wakeups(sched) == 42
 

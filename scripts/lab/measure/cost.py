@@ -124,7 +124,7 @@ def parse_wakeups(sched: str) -> int:
     """
     for line in sched.splitlines():
         key, _, value = line.partition(":")
-        if key.strip().removeprefix("se.statistics.") == "nr_wakeups":  # the prefix: before kernel 5.16
+        if key.strip() == "nr_wakeups":
             return int(value)
     raise LabError("no nr_wakeups in /proc/PID/sched: boot the kernel with schedstats=enable")
 

@@ -98,7 +98,7 @@ class Report:
         else:
             parts += [*self._scope(), *self._comparisons(), "## Plots"]
             parts += [*(f"![{title}]({file})" for file, title in PLOTS.items()), *self._overview()]
-        return "\n\n".join(part for part in parts if part) + "\n"
+        return "\n\n".join(parts) + "\n"
 
     def _scope(self) -> list[str]:
         arms = [arm for arm in ALL_ARMS if any(result.trial.arm == arm for result in self._measured)]
@@ -219,8 +219,6 @@ class Report:
 
     def _caption(self, results: Sequence[Result]) -> str:
         places = list(dict.fromkeys(self._results.boots[result.boot].where for result in results))
-        if not places:
-            return ""
         named = places[0] if len(places) == 1 else f"numbers {self._where(results)} of the first table"
         return f"*Measured on {named}.*"
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 from lab.measure.experiment_results import percent
 from lab.measure.stock import NONE, STOCK
 from lab.measure.stock_loads import IDLE_PODS
-from lab.pages.report import COUNTED_MACHINE, Report, Run, Runs, group_by, table, total
+from lab.pages.report import COUNTED_MACHINE, Report, Runs, group_by, table, total
 
 SLOWER: Final = 1.05
 """Ratio of times above which a load counts as slower: repeats of the same run differ by a few percent."""
@@ -84,15 +83,6 @@ emulated VM depend on the other work of its host, unless it counts instructions:
 """
 
 
-def pairs(trials: Iterable[Run]) -> Runs:
-    """Return the runs of each load and seed that ran in both arms: only these can be compared."""
-    runs = list(trials)
-    arms: dict[tuple[str, int], set[str]] = {}
-    for run in runs:
-        arms.setdefault((run["load"], run["seed"]), set()).add(run["arm"])
-    return [run for run in runs if arms[run["load"], run["seed"]] == {NONE, STOCK}]
-
-
 def where_worse(runs: Runs) -> list[str]:
     """Return a sentence for each figure of a load that is worse with the stock daemon than without a daemon."""
     found = []
@@ -153,13 +143,11 @@ def _table(runs: Runs) -> list[str]:
 
 
 def render(results: dict[str, Any]) -> str:
-    """Return the page as Markdown; `results` is the content of stock.json: a run on two CPUs, and a counted one.
-
-    A run with a commit and a date of its own is from an earlier measurement.
-    """
-    run, *others = results["runs"]
-    runs = pairs(run["trials"])
-    counted = pairs(trial for other in others for trial in other["trials"])
+    """Return the page as Markdown; `results` is the content of stock.json: a run on two CPUs, and a counted one."""
+    run, on_counted = results["runs"]
+    runs, counted = run["trials"], on_counted["trials"]
+    peaks = ", ".join(f"{name} {peak:.0f} MiB" for name, peak in run["peaks_mib"].items())
+    seeds = ", ".join(str(seed) for seed in sorted({one["seed"] for one in runs}))
     worse = where_worse(runs) + [f"On the counted machine, {line}" for line in where_worse(counted)]
     lines = [
         _HEAD.format(
@@ -170,22 +158,18 @@ def render(results: dict[str, Any]) -> str:
         ),
         *_table(runs),
         "",
-    ]
-    if counted:
-        lines += [_COUNTED, answer(counted), "", *_table(counted), ""]
-        lines += [f"Measured with commit {one['commit']} on {one['date']}.\n" for one in others if "commit" in one]
-    lines.append(
+        _COUNTED,
+        answer(counted),
+        "",
+        *_table(counted),
+        "",
         _HOW.format(
             scale=run["backoff_scale"],
             timeout=run["timeout_s"],
             loads="\n".join(f"| {load} | {LOADS[load]} |" for load in group_by(runs, "load")),
-        )
-    )
-    if run["peaks_mib"]:
-        peaks = ", ".join(f"{name} {peak:.0f} MiB" for name, peak in run["peaks_mib"].items())
-        lines += [f"Peaks of the programs alone: {peaks}.", ""]
-    seeds = ", ".join(str(seed) for seed in sorted({one["seed"] for one in runs}))
-    lines += [
+        ),
+        f"Peaks of the programs alone: {peaks}.",
+        "",
         _MEASURED.format(
             commit=results["commit"],
             date=results["date"],
@@ -193,7 +177,7 @@ def render(results: dict[str, Any]) -> str:
             machine=run["machine"],
             cpus=run["cpus"],
             seeds=seeds,
-        )
+        ),
     ]
     return "\n".join(lines)
 
