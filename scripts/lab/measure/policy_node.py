@@ -46,9 +46,7 @@ class Outcome:
     probe_kills: int
     longest_pause_s: float
     """Longest pause of any pod."""
-    services: int = 0
-    """Number of pods with a liveness probe."""
-    longest_start_s: float = 0.0
+    longest_start_s: float
     """Longest time from the start of a service's container until it answers, is killed, or the run ends."""
 
 
@@ -81,7 +79,6 @@ def run(node: Node, config: Config | None, seed: int = 0) -> Outcome:
         kills=sim.oom_kills,
         probe_kills=sum(pod.probe_kills for pod in services),
         longest_pause_s=max(pauses, default=0.0),
-        services=len(services),
         longest_start_s=max((_start_s(sim, pod) for pod in services), default=0.0),
     )
 
