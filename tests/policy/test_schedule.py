@@ -13,8 +13,6 @@ from cgpause.policy.schedule import (
     BLIND_NS,
     FAR_LOOK_NS,
     LINGER_NS,
-    OWN_SHARE,
-    PRIOR_FILL_S,
     FillRate,
     Quiet,
     Schedule,
@@ -40,7 +38,6 @@ def sampled(headroom: Headroom, cost_ns: int = 0) -> Sample:
     ("cost_ns", "expected_ns"), [(0, FAST), (2_500_000, FAST), (2_500_001, FAST + 20), (10_000_000, 4 * FAST)]
 )
 def test_looking_takes_a_twentieth_of_a_cpu_at_most(cost_ns: int, expected_ns: int) -> None:
-    assert OWN_SHARE == 0.05
     assert fast_ns(sampled(node(99), cost_ns)) == expected_ns
     assert interval_ns(FillRate(), sampled(node(99), cost_ns), 0) == pytest.approx(expected_ns, abs=10)
 
@@ -59,7 +56,6 @@ def test_looking_takes_a_twentieth_of_a_cpu_at_most(cost_ns: int, expected_ns: i
     ],
 )
 def test_interval_is_half_the_time_to_the_threshold(used_pct: float, expected_ns: int) -> None:
-    assert PRIOR_FILL_S == 10
     assert interval_ns(FillRate(), sampled(node(used_pct)), node(used_pct).left_below_bytes(90)) == pytest.approx(
         expected_ns, rel=0.01
     )
