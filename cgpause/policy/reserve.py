@@ -97,7 +97,7 @@ class ReserveState(NamedTuple):
     cost_s: float = 0.0
     """Cost of pauses so far, in pod-seconds: each second, the number of waiting pods that idle CPUs could run. Memory
     that pods free lowers it. An excuse sets it to 0, and so does a decision after which no growing pod waits."""
-    kills_before: int | None = None
+    kills_before: int = 0
     """`Sample.limit_kills` when `cost_s` began to rise; without meaning while `cost_s` is 0."""
     unsafe_since_ns: int | None = None
     """Time since which no worst demand fits; None while one fits."""
@@ -144,7 +144,6 @@ def observe(state: ReserveState, sample: Sample) -> ReserveState:
         sampled_at_ns=sample.at_ns,
         elapsed_s=elapsed_s,
         idle_cpus=kept * state.idle_cpus + (1 - kept) * sample.idle_cpus,
-        kills_before=state.kills_before if state.cost_s else None,
         killed=without_effect(state.killed, sample),
     )
 
@@ -225,11 +224,12 @@ def step(
     grants = Grants(grantable, tuple(places), served.left_bytes, served.unsafe)
     marked = _marked(growths, served.admitted, [one.usage.pod.cgroup for one in excused])
     actions = _actions(grants, growths, capacity, config, is_futile=cost.is_futile)
+    unsafe_since_ns = sample.at_ns if state.unsafe_since_ns is None else state.unsafe_since_ns
     after = state._replace(
         growths=marked,
         cost_s=0.0 if excused else cost.cost_s,
         kills_before=cost.kills_before,
-        unsafe_since_ns=_unsafe_since_ns(state, sample) if grants.unsafe else None,
+        unsafe_since_ns=unsafe_since_ns if grants.unsafe else None,
         first=served.first,
     )
     victim = _sacrifice(after, sample, grants) if config.reserve.sacrifice else None
@@ -298,7 +298,7 @@ def _cost_after(state: ReserveState, sample: Sample, running: int, waiting: Sequ
         return _Cost(0.0, sample.limit_kills, is_futile=False)
     runnable = runnable_pods(state.idle_cpus, sample.cpus, running, len(waiting))
     kept_s = _cost_after_freeing_s(state, waiting)
-    kills_before = state.kills_before if kept_s and state.kills_before is not None else sample.limit_kills
+    kills_before = state.kills_before if kept_s else sample.limit_kills
     is_futile = unsafe and sample.limit_kills - kills_before >= FUTILE_KILLS
     elapsed_s = min(state.elapsed_s, _LONGEST_CHARGED_S)
     return _Cost(kept_s + runnable * elapsed_s, kills_before, is_futile)
@@ -312,10 +312,6 @@ def _with_excused(places: list[Place], excused: Sequence[Demand], grantable: flo
         one.usage.pod.cgroup: place_of(one, one.granted, grantable, runs=True)._replace(excused=True) for one in excused
     }
     return [*(place for place in places if place.usage.pod.cgroup not in new), *new.values()]
-
-
-def _unsafe_since_ns(state: ReserveState, sample: Sample) -> int:
-    return sample.at_ns if state.unsafe_since_ns is None else state.unsafe_since_ns
 
 
 def _sacrifice(state: ReserveState, sample: Sample, grants: Grants) -> Sacrifice | None:

@@ -185,7 +185,8 @@ def way(active: Sequence[Demand], left: float, first: Demand | None, *, alone: b
     if first is not None:
         left += first.returns
     blocked: set[CgroupId] = set()
-    for one in sorted([one for one in active if one is not first and not one.is_service], key=_worst):
+    followers = [one for one in active if one is not first and not one.is_service]
+    for one in sorted(followers, key=lambda one: one.worst):
         if one.counted >= one.granted:
             continue
         if one.granted > left:
@@ -221,10 +222,6 @@ class Growing:
         self.variance += one.variance
         if one.active and not one.is_service:  # a service gives nothing back
             self.promised += one.granted
-
-
-def _worst(one: Demand) -> float:
-    return one.worst
 
 
 def _overdue(active: Sequence[Demand], first: Demand | None, blocked: Container[CgroupId]) -> Demand | None:

@@ -71,19 +71,16 @@ def test_all_pods_of_the_priority_are_excused_if_the_kernel_kills_all_the_same(
 
 
 @pytest.mark.parametrize(
-    ("cost_s", "before", "given_mib", "expected"),
+    ("cost_s", "given_mib", "expected"),
     [
-        pytest.param(0.0, 4, 0, 7, id="no-cost-so-far"),
-        pytest.param(1.0, 4, 0, 4, id="pauses-cost-time"),
-        pytest.param(1.0, None, 0, 7, id="the-first-sample"),
-        pytest.param(1.0, 4, 30, 4, id="a-pod-gave-half-of-the-demand-back"),
-        pytest.param(1.0, 4, 60, 7, id="a-pod-gave-all-of-it-back"),
+        pytest.param(0.0, 0, 7, id="no-cost-so-far"),
+        pytest.param(1.0, 0, 4, id="pauses-cost-time"),
+        pytest.param(1.0, 30, 4, id="a-pod-gave-half-of-the-demand-back"),
+        pytest.param(1.0, 60, 7, id="a-pod-gave-all-of-it-back"),
     ],
 )
-def test_kills_count_from_the_time_from_which_pauses_cost(
-    cost_s: float, before: int | None, given_mib: float, expected: int
-) -> None:
-    node = waiting(cost_s, kills_before=before)
+def test_kills_count_from_the_time_from_which_pauses_cost(cost_s: float, given_mib: float, expected: int) -> None:
+    node = waiting(cost_s, kills_before=4)
     node.limit_kills = 7
     assert node.step(given_mib=given_mib).state.kills_before == expected
 
