@@ -13,12 +13,6 @@ def kinds() -> Kinds:
     return Kinds()
 
 
-def test_nothing_is_known_of_a_new_workload(kinds: Kinds) -> None:
-    assert not kinds.is_silent("default/job")
-    assert not kinds.is_silent(None)
-    assert kinds.of_silent("default/job", 0.0) is PodKind.BATCH  # while no kind is certain, silence means batch
-
-
 def test_silence_makes_batch_with_care_where_other_pods_can_be_paused(kinds: Kinds) -> None:
     kinds.note_silent("default/slow", FIRM_S - 0.1)
     kinds.note_batch("default/job")
@@ -26,12 +20,6 @@ def test_silence_makes_batch_with_care_where_other_pods_can_be_paused(kinds: Kin
     assert kinds.of_silent("default/slow", FIRM_S - 0.1) is PodKind.STARTING
     assert kinds.of_silent("default/slow", FIRM_S) is PodKind.BATCH
     assert kinds.of_silent(None, 0.0) is PodKind.STARTING
-    assert kinds.of_silent("default/job", 0.0) is PodKind.BATCH
-
-
-def test_a_pod_that_was_silent_for_long_enough_makes_its_workload_certain(kinds: Kinds) -> None:
-    kinds.note_silent("default/job", FIRM_S)
-    assert kinds.of_silent("default/other", 0.0) is PodKind.STARTING
     assert kinds.of_silent("default/job", 0.0) is PodKind.BATCH
 
 

@@ -165,13 +165,6 @@ def test_for_each_of_the_three_the_first_rule_that_sets_it_wins() -> None:
     assert reason(config=config) == "rule 4 ([[pods]] match = '*/*')"
 
 
-def test_a_rule_that_does_not_decide_protection_leaves_it_to_the_defaults() -> None:
-    config = Config(pods=(PodRule("*/*", class_=PodClass.BATCH, priority=1),))
-    assert reason(config=config) is None
-    assert reason(qos=GUARANTEED, config=config) == "QoS class Guaranteed (protect.guaranteed)"
-    assert reason(name=PodName("kube-system", "dns"), config=config) == "namespace kube-system (protect.namespaces)"
-
-
 def test_auto_ends_the_search_for_a_class() -> None:
     config = Config(pods=(PodRule("default/web", class_=PodClass.AUTO), PodRule("*/*", class_=PodClass.SERVICE)))
     assert ruled_class(BURSTABLE, WEB, config) is PodClass.AUTO
@@ -181,19 +174,6 @@ def test_auto_ends_the_search_for_a_class() -> None:
 def test_a_priority_of_zero_ends_the_search_for_one() -> None:
     config = Config(pods=(PodRule("default/web", priority=0), PodRule("*/*", priority=-3)))
     assert [priority(BURSTABLE, name, config) for name in (WEB, PodName("default", "db"))] == [0, -3]
-
-
-def test_class_and_priority_can_be_for_some_classes_of_qos_only() -> None:
-    config = Config(pods=(PodRule("*/*", class_=PodClass.BATCH, priority=-1, qos=(BEST_EFFORT,)),))
-    assert [ruled_class(qos, WEB, config) for qos in (BEST_EFFORT, BURSTABLE)] == [PodClass.BATCH, PodClass.AUTO]
-    assert [priority(qos, WEB, config) for qos in (BEST_EFFORT, BURSTABLE)] == [-1, 0]
-
-
-def test_a_pod_without_a_name_matches_no_rule() -> None:
-    config = Config(protect=ALLOW_ALL, pods=(PodRule("*/*", protect=True, class_=PodClass.BATCH, priority=5),))
-    assert ruled_class(BURSTABLE, None, config) is PodClass.AUTO
-    assert priority(BURSTABLE, None, config) == 0
-    assert reason(name=None, config=config) == "its name is unknown while rules depend on names"
 
 
 # --- own words ------------------------------------------------------------------------------------------------------

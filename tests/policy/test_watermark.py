@@ -70,16 +70,6 @@ def test_pausing_starts_at_the_upper_mark(used_pct: float, expected: dict[str, l
     assert state == (WatermarkState(NOW, used_pct, 0) if expected else WatermarkState())
 
 
-@pytest.mark.parametrize(
-    ("batch", "expected"),
-    [(1, ["r0"]), (3, ["r0", "r1", "r2"]), (4, ["r0", "r1", "r2"])],
-    ids=["R-1", "R-is-all", "R-more-than-all"],
-)
-def test_r_pods_are_paused_at_a_time(batch: int, expected: list[str]) -> None:
-    _, done = run(WatermarkState(), 95, running(1, 2, 3), [], rules=replace(RULES, batch=batch))
-    assert done == {"pause": expected}
-
-
 @pytest.mark.parametrize("all_paused", [False, True])
 def test_an_empty_c_pauses_nobody_and_kills_nobody(all_paused: bool) -> None:
     """Without a pause by the daemon there is no pod to sacrifice."""
@@ -125,14 +115,6 @@ def test_algorithm_2_acts_once_an_interval(
     before: WatermarkState, used_pct: float, done: dict[str, list[str]], after: WatermarkState
 ) -> None:
     assert run(before, used_pct, running(1, 2, 3), paused(3, 2, 1)) == (after, done)
-
-
-def test_improvement_is_measured_from_one_interval_to_the_next() -> None:
-    """The best and the first value do not count: a fall and then a rise count as one interval."""
-    state, _ = run(looked(95, 2), 85, running(1), paused(3))
-    assert state.intervals == 0
-    state, _ = run(state, 86, running(1), paused(3), at_ns=NOW + S)
-    assert state.intervals == 1
 
 
 # Algorithm 2: "when nothing is left to pause: remove the R paused last"
