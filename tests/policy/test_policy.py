@@ -203,3 +203,34 @@ def test_a_policy_that_learns_no_peaks_keeps_those_that_are_known(used_pct: floa
     known = {"default/job": (1, 2)}
     decision = decide(State(reserve=with_peaks(Peaks(known))), node.sample(used_pct), WATERMARK)
     assert decision.state.reserve.growths.peaks.known == known
+
+
+# The freeze of a throttled batch pod soon after its pause; test_hold has its time, and the pods that are never frozen
+
+
+def paused_for(ms: int, *, distress: str | None = None) -> Node:
+    """Return a node with a batch pod that was throttled `ms` ago."""
+    throttled = record(START_NS - ms * MS)
+    return Node(WATERMARK).add(pod("a", kind=PodKind.BATCH, paused=throttled, distress=distress))
+
+
+def test_a_pod_that_is_resumed_is_not_frozen() -> None:
+    assert [type(action) for action in paused_for(5000, distress="x").step(99).actions] == [Resume]
+    node = paused_for(5000)
+    node.step(99)
+    node.at_ns += 2 * S
+    assert [type(action) for action in node.step(10).actions] == [Resume]
+
+
+def test_the_next_sample_comes_when_the_freeze_is_due_and_no_sooner_for_one_that_failed() -> None:
+    assert paused_for(1400).step(50).next_sample_ns == 100 * MS
+    assert paused_for(5000).step(50).next_sample_ns > 100 * MS
+
+
+def test_a_pause_becomes_a_freeze_within_two_seconds_on_a_node_that_stands_still() -> None:
+    node = Node(WATERMARK).add(pod("a", kind=PodKind.BATCH))
+    assert names(node.step(95).actions, Pause) == ["a"]
+    while not names((decision := node.step(85)).actions, Freeze):
+        node.at_ns += decision.next_sample_ns
+        assert node.at_ns <= START_NS + 2 * S
+    assert node.at_ns >= START_NS + 1500 * MS

@@ -46,7 +46,6 @@ TESTS = {
     "policy/classify": ("tests/pods/tree/test_classify.py",),
     "policy/decide": (
         "tests/policy/test_policy.py",
-        "tests/policy/test_freezing.py",
         "tests/policy/test_turns.py",
         "tests/policy/test_schedule.py",
         "tests/policy/test_watermark.py",
