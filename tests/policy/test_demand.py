@@ -191,6 +191,9 @@ FLOW: dict[str, Any] = {"base": 80 * MIB, "flow": 2.0 * MIB, "squares": 8.0 * MI
         pytest.param(growing(100, base=80 * MIB), 300, {}, 0, 0, id="no-step-yet"),
         pytest.param(growing(100, **{**FLOW, "base": None}), 300, {}, 60, 0, id="first-surge-at-its-pace"),
         pytest.param(growing(100, **{**FLOW, "base": None}), 150, {}, 30, 0, id="at-most-what-is-expected"),
+        pytest.param(
+            growing(100, **{**FLOW, "base": None}, excused=True), 300, {}, 1, 2, id="excused-in-its-first-surge"
+        ),
         pytest.param(growing(100, grew=True), 300, {}, 5, 0, id="at-least-at-its-fastest"),
         pytest.param(growth(100, **{**FLOW, "base": None}), 300, {}, 1, 2, id="not-active"),
         pytest.param(growth(20, admitted=False), 100, {}, 55, 0, id="newcomer"),

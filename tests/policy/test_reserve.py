@@ -48,7 +48,7 @@ def test_what_a_pod_can_take_decides_whether_pods_are_looked_at_one_by_one(free:
     """With exactly 0 bytes left, the policy examines the pods one by one, and all run."""
     node = Node(free=free).add("a", 300, claim=40, rate=900).add("b", 200, claim=100, rate=1000)
     assert node.does() == ({"b": "pause"} if paused else {})
-    assert (node.decide().state.reserve.first is not None) is True
+    assert node.decide().state.reserve.first is not None
     assert Node(free=free + 2).add("a", 300, claim=40, rate=900).decide().state.reserve.first is None
 
 

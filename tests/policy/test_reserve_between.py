@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from helpers.nodes import MIB, MS, S, pod
+from helpers.nodes import MIB, MS, S
 from helpers.reserving import CONFIG, NOW, Node, waiting
 
 from cgpause.core.model import PodKind, Policy
@@ -13,7 +13,6 @@ from cgpause.policy.decide import State, decide
 from cgpause.policy.growth import Growths
 from cgpause.policy.hold import Stretch
 from cgpause.policy.reserve import ReserveState, _growing_pods, observe, reaction_s
-from cgpause.policy.schedule import Quiet
 
 # Learning at each sample
 
@@ -25,13 +24,6 @@ def test_idle_cpus_are_averaged_over_about_a_second() -> None:
     assert first.sampled_at_ns == NOW
     assert observe(first, replace(sample, at_ns=NOW + S, idle_cpus=0)).idle_cpus == 2
     assert observe(first, replace(sample, at_ns=NOW - S, idle_cpus=0)).idle_cpus == 4, "a clock that went back"
-
-
-def test_a_look_keeps_what_was_decided() -> None:
-    cgroup = pod("a").cgroup
-    state = ReserveState(cost_s=7, unsafe_since_ns=8, first=cgroup)
-    looked = observe(state, Node(900).sample())
-    assert (looked.cost_s, looked.unsafe_since_ns, looked.first) == (7, 8, cgroup)
 
 
 def test_lateness_is_remembered_and_halved_in_10_s() -> None:
@@ -175,11 +167,3 @@ def test_the_pod_that_goes_on_alone_is_watched_by_the_headroom() -> None:
     assert decision.quiet.holds(49 * MIB, at_ns + 900 * MS)
     assert not decision.quiet.holds(47 * MIB, at_ns)
     assert not decision.quiet.holds(49 * MIB, at_ns + S)
-
-
-@pytest.mark.parametrize(
-    ("available", "at_ns", "holds"), [(11, 9, True), (19, 9, True), (10, 9, False), (20, 9, False), (15, 10, False)]
-)
-def test_the_bounds_of_quiet(available: int, at_ns: int, holds: bool) -> None:
-    quiet = Quiet(low_bytes=10, high_bytes=20, until_ns=10, next_sample_ns=1)
-    assert quiet.holds(available, at_ns) is holds

@@ -9,7 +9,7 @@ from helpers.nodes import MIB, S, growth, record
 from helpers.reserving import CONFIG, NOW, Node, waiting
 
 from cgpause.config.settings import HowPaused
-from cgpause.core.model import Freeze, Mechanism, Owner, Pause, PodUsage, Resume
+from cgpause.core.model import Freeze, Mechanism, Owner, Pause, Resume
 from cgpause.policy.reserve import runnable_pods
 
 # Rule 3, bounded: the pod that is excused
@@ -172,13 +172,6 @@ def test_an_excused_pod_runs_whatever_the_memory_and_only_its_need_is_reserved()
     assert node.does() == {}
 
 
-def test_of_an_excused_pod_without_a_known_base_only_its_growth_is_reserved() -> None:
-    facts = {"flow": 10.0 * MIB, "base": None, "excused": True}
-    node = Node(free=90).add("a", 300, claim=60, rate=100, known={"flow": 10.0 * MIB})
-    node.add("b", 200, claim=100, rate=100, known=facts)
-    assert node.step().grants.left_bytes == (80 - 60 - 10) * MIB
-
-
 # Actions
 
 
@@ -215,9 +208,7 @@ def test_a_pause_is_made_as_configured() -> None:
 
 
 def test_what_an_operator_paused_stays_paused() -> None:
-    node = Node(500).add("a", 300, claim=200, paused_s=1000)
-    manual = record(NOW - 1000 * S, Owner.MANUAL)
-    node.pods[0] = PodUsage(300 * MIB, replace(node.pods[0].pod, paused=manual))
+    node = Node(500).add("a", 300, claim=200, paused=record(NOW - 1000 * S, Owner.MANUAL))
     assert node.does() == {}
     node.free = 5
     assert node.does() == {}

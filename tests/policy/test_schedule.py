@@ -134,7 +134,8 @@ RESTED = Schedule(sample_at_ns=START_NS + S // 4, quiet=QUIET)
         pytest.param(asleep(used_pct=70), TIGHT_BELOW, None, id="memory-is-tight"),
         pytest.param(asleep()._replace(quiet=None), TOTAL, None, id="a-new-decision-is-needed-also-while-asleep"),
         pytest.param(Schedule(quiet=QUIET), TOTAL - 1, RESTED, id="awake"),
-        pytest.param(Schedule(quiet=QUIET), TOTAL // 2, None, id="headroom-at-the-bound"),
+        pytest.param(Schedule(quiet=QUIET), TOTAL // 2, None, id="headroom-at-the-lower-bound"),
+        pytest.param(Schedule(quiet=QUIET), TOTAL, None, id="headroom-at-the-upper-bound"),
         pytest.param(Schedule(), TOTAL - 1, None, id="no-decision-to-keep"),
     ],
 )
