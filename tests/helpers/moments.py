@@ -12,14 +12,11 @@ from cgpause.core.model import (
     CgroupId,
     Headroom,
     Owner,
-    Pause,
     Pod,
     PodKind,
     PodUsage,
     Policy,
     QosClass,
-    Resume,
-    Sacrifice,
     Sample,
 )
 from cgpause.offline.simulate.pods import MIB
@@ -28,7 +25,7 @@ from cgpause.policy.explain import explain
 from cgpause.policy.peaks import Peaks
 from cgpause.policy.serving import Place
 from cgpause.policy.watermark import WatermarkState
-from helpers.nodes import START_NS, S, record
+from helpers.nodes import START_NS, S, after, record
 
 HOLD = HoldConfig(max_pause_s=15, batch_max_pause_s=60, min_run_s=12, settle_s=5)
 CAPACITY = 1000 * MIB
@@ -60,29 +57,13 @@ class Moment:
 
     def paused(self) -> set[str]:
         """Return the pods that are paused by the daemon after the decision."""
-        found = {pod.uid for _, pod in self.sample.pods if pod.paused is not None and pod.paused.owner is Owner.DAEMON}
-        for action in self.decide().actions:
-            match action:
-                case Pause():
-                    found.add(action.pod.uid)
-                case Resume() | Sacrifice():
-                    found.discard(action.pod.uid)
-        return found
+        pods = [pod for _, pod in self.after(self.decide())]
+        return {pod.uid for pod in pods if pod.paused is not None and pod.paused.owner is Owner.DAEMON}
 
     def after(self, decision: Decision) -> tuple[PodUsage, ...]:
         """Return the pods as they are after the decision."""
-        changed = {action.pod.uid: action for action in decision.actions}
-        pods = []
-        for current, pod in self.sample.pods:
-            match changed.get(pod.uid):
-                case Pause(mechanism=mechanism):
-                    paused = replace(record(self.sample.at_ns), mechanism=mechanism)
-                    pods.append(PodUsage(current, replace(pod, paused=paused)))
-                case Resume():
-                    pods.append(PodUsage(current, replace(pod, paused=None)))
-                case _:
-                    pods.append(PodUsage(current, pod))
-        return tuple(pods)
+        changed = {action.pod.uid: after(action, self.sample.at_ns) for action in decision.actions}
+        return tuple(PodUsage(current, changed.get(pod.uid, pod)) for current, pod in self.sample.pods)
 
 
 @dataclass(frozen=True)

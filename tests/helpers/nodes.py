@@ -10,6 +10,7 @@ from cgpause.core.model import (
     Action,
     CgroupId,
     CpuMax,
+    Freeze,
     Headroom,
     Mechanism,
     Owner,
@@ -85,6 +86,17 @@ def sample(at_ns: int, used_pct: float, pods: Iterable[PodUsage] = ()) -> Sample
     return Sample(at_ns, Headroom(TOTAL_BYTES, available, None, 0), tuple(pods))
 
 
+def after(action: Action, at_ns: int) -> Pod:
+    """Return the pod of an action as it is after that."""
+    match action:
+        case Pause(mechanism=mechanism):
+            return replace(action.pod, paused=replace(record(at_ns), mechanism=mechanism))
+        case Resume() | Sacrifice():
+            return replace(action.pod, paused=None)
+        case Freeze():
+            return action.pod
+
+
 @dataclass
 class Node:
     """Pods in memory; `step` samples, decides and carries out the actions, as the daemon does."""
@@ -95,7 +107,7 @@ class Node:
     at_ns: int = START_NS
     state: State = field(default_factory=State)
 
-    def add(self, new: Pod, current: int = 1 << 20) -> Node:
+    def add(self, new: Pod, current: int = MIB) -> Node:
         self.pods[new.uid], self.currents[new.uid] = new, current
         return self
 
@@ -106,14 +118,9 @@ class Node:
         decision = decide(self.state, self.sample(used_pct), self.config)
         self.state = decision.state
         for action in decision.actions:
-            name = action.pod.uid
-            match action:
-                case Pause():
-                    self.pods[name] = replace(action.pod, paused=record(self.at_ns))
-                case Resume():
-                    self.pods[name] = replace(action.pod, paused=None)
-                case Sacrifice():
-                    self.pods[name], self.currents[name] = replace(action.pod, paused=None), 1 << 20
+            self.pods[action.pod.uid] = after(action, self.at_ns)
+            if isinstance(action, Sacrifice):
+                self.currents[action.pod.uid] = MIB
         return decision
 
     def paused(self) -> set[str]:
