@@ -224,6 +224,7 @@ def test_a_pod_that_is_resumed_is_not_frozen() -> None:
 
 def test_the_next_sample_comes_when_the_freeze_is_due_and_no_sooner_for_one_that_failed() -> None:
     assert paused_for(1400).step(50).next_sample_ns == 100 * MS
+    assert [names(paused_for(ms).step(50).actions, Freeze) for ms in (1499, 1500)] == [[], ["a"]]
     assert paused_for(5000).step(50).next_sample_ns > 100 * MS
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from helpers.nodes import MIB, S, growth, record
+from helpers.nodes import MIB, S, record
 from helpers.reserving import CONFIG, NOW, Node, waiting
 
 from cgpause.config.settings import HowPaused
@@ -163,15 +163,6 @@ def test_pods_that_idle_cpus_could_run(idle_cpus: float, running: int, paused: i
     assert runnable_pods(idle_cpus, 4, running, paused) == runnable
 
 
-def test_an_excused_pod_runs_whatever_the_memory_and_only_its_need_is_reserved() -> None:
-    node = Node(free=90).add("a", 300, claim=65, rate=100)
-    node.add("b", 200, claim=100, rate=100, known={"excused": True}).add("c", 100, claim=100, rate=100)
-    assert node.does() == {"c": "pause"}
-    assert node.step().grants.left_bytes == (80 - 65 - 10) * MIB
-    node.growths[node.pods[1].pod.cgroup] = growth(200, rate=10.0 * MIB)
-    assert node.does() == {}
-
-
 # Actions
 
 
@@ -190,13 +181,6 @@ def test_a_throttled_pod_that_goes_on_growing_is_frozen(how: HowPaused, grown: i
     assert [type(action) for action in decision.actions] == ([Freeze] if froze else [])
     if froze:
         assert decision.actions[0].reason == "grew by 0.5Mi although throttled"
-
-
-@pytest.mark.parametrize(("paused_s", "froze"), [(1.4, False), (1.5, True)])
-def test_a_batch_pod_that_waits_is_frozen_after_a_while(paused_s: float, froze: bool) -> None:
-    node = Node(20, replace(CONFIG, mechanism=HowPaused.AUTO)).add("a", 300, claim=20, rate=300)
-    node.add("b", 200, claim=50, rate=300, paused_s=paused_s)
-    assert node.does() == ({"b": "freeze"} if froze else {})
 
 
 def test_a_pause_is_made_as_configured() -> None:

@@ -156,11 +156,6 @@ def test_only_places_that_change_or_are_paused_are_told_of_unless_all_are_asked_
     assert not found.places[0].first
 
 
-def test_a_pod_runs_while_its_growth_fits_the_slack() -> None:
-    assert running(30, want("a", 10), want("b", 500, need=20)) == "Ab"
-    assert running(29.9, want("a", 10), want("b", 500, need=20)) == "A"
-
-
 def test_steps_at_random_times_do_not_all_come_at_once() -> None:
     demands = [want(name, 500, need=1, deviation=10) for name in "abcd"]
     small = want("f", 1)
@@ -206,12 +201,6 @@ def test_two_of_them_do_not_begin_at_once() -> None:
     )
     assert running(400 + 20 + 80, a, b, c) == "Ab"
     assert running(400 + 20 + 160, a, b, c) == "Abc"
-
-
-def test_a_newcomer_that_runs_is_admitted() -> None:
-    new = want("b", 90, 60, need=60, newcomer=True)
-    assert served(70, want("a", 10), new).admitted == {new.usage.pod.cgroup}
-    assert served(69, want("a", 10), new).admitted == set()
 
 
 def test_running_pods_leave_a_paused_one_the_way_to_its_peak() -> None:
