@@ -56,24 +56,22 @@ def test_amounts(
     assert mib(quarter.granted) == expected / 4 + worst * 3 / 4
 
 
-def test_a_pod_that_does_not_grow_asks_for_nothing() -> None:
-    found = asked(growth(100), 300)
-    assert (found.worst, found.granted, found.need, found.active) == (0, 0, 0, False)
-    assert found.basis is Basis.NOTHING
-
-
-@pytest.mark.parametrize("used", [300, 400], ids=["at", "beyond"])
-def test_a_pod_at_its_limit_asks_for_nothing(used: float) -> None:
-    found = asked(growing(used, low=0), 300)
-    assert (found.worst, found.granted, found.need, found.active) == (0, 0, 0, False)
-    assert found.basis is Basis.LIMIT
-
-
-def test_a_pod_that_grows_slowly_asks_for_what_it_takes_until_it_could_be_stopped() -> None:
-    found = asked(growth(100, rate=0.1 * MIB), 300)
+@pytest.mark.parametrize(
+    ("known", "asks", "basis"),
+    [
+        pytest.param(growth(100), 0, Basis.NOTHING, id="does-not-grow"),
+        pytest.param(growing(300, low=0), 0, Basis.LIMIT, id="at-its-limit"),
+        pytest.param(growing(400, low=0), 0, Basis.LIMIT, id="beyond-its-limit"),
+        pytest.param(growth(100, rate=0.1 * MIB), 0.05, Basis.RATE, id="grows-slowly"),
+    ],
+)
+def test_a_pod_that_is_not_active_asks_for_what_it_takes_until_it_could_be_stopped(
+    known: Growth, asks: float, basis: Basis
+) -> None:
+    found = asked(known, 300)
     assert not found.active
-    assert mib(found.need) == mib(found.worst) == mib(found.granted) == 0.05
-    assert found.basis is Basis.RATE
+    assert mib(found.need) == mib(found.worst) == mib(found.granted) == asks
+    assert found.basis is basis
 
 
 @pytest.mark.parametrize(

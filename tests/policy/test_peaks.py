@@ -14,34 +14,6 @@ from cgpause.policy.learn import learn
 from cgpause.policy.peaks import Peaks
 
 
-def peaks(*looks: tuple[float, float, Pod]) -> dict[str, tuple[int, ...]]:
-    return dict(learned(*looks).peaks.known)
-
-
-def test_the_top_before_a_large_drop_is_a_peak_of_the_workload() -> None:
-    assert peaks((0, 10, JOB), (1000, 100, JOB), (2000, 10, JOB)) == {"default/job": (100 * MIB,)}
-    assert peaks((0, 10, JOB), (1000, 100, JOB), (2000, 99.5, JOB)) == {}
-    assert peaks((0, 10, POD), (1000, 100, POD), (2000, 10, POD)) == {}, "a pod without a workload"
-
-
-def test_a_drop_after_a_sleep_shows_no_peak() -> None:
-    assert peaks((0, 10, JOB), (1000, 100, JOB), (3999, 10, JOB)) == {"default/job": (100 * MIB,)}
-    assert peaks((0, 10, JOB), (1000, 100, JOB), (4000, 10, JOB)) == {}
-    slept = learned((0, 10, JOB), (1000, 100, JOB), (4000, 10, JOB))
-    assert mib(learn(slept, look(5000))) == [], "the use that is left when the pod is gone"
-    assert mib(ended(slept, peak_mib=300)) == [300]
-
-
-def test_an_exit_over_several_samples_is_one_peak() -> None:
-    exit_ = [(2000, 400, JOB), (2050, 280, JOB), (2100, 160, JOB), (2150, 10, JOB)]
-    one = (0, 10, JOB), (1000, 510, JOB)
-    assert peaks(*one, *exit_) == {"default/job": (510 * MIB,)}
-    assert peaks(*one, *exit_, (3000, 10.5, JOB), (4000, 2, JOB)) == {"default/job": (510 * MIB,)}
-    again = peaks(*one, *exit_, (3000, 300, JOB), (4000, 10, JOB))
-    assert again == {"default/job": (510 * MIB, 300 * MIB)}
-    assert peaks((0, 510, JOB), *exit_) == {"default/job": (510 * MIB,)}, "the pod was there before the daemon"
-
-
 def ended(
     growths: Growths, *, peak_mib: float, killed: bool = False, after_kill: bool = False, cgroup: CgroupId = JOB.cgroup
 ) -> Growths:
@@ -54,6 +26,30 @@ def ended(
 def mib(growths: Growths) -> list[int]:
     """Return the peaks of JOB, a guess for a killed container among them."""
     return [peak // MIB for peak in growths.peaks.of(JOB)]
+
+
+def test_the_top_before_a_large_drop_is_a_peak_of_the_workload() -> None:
+    assert mib(learned((0, 10, JOB), (1000, 100, JOB), (2000, 10, JOB))) == [100]
+    assert mib(learned((0, 10, JOB), (1000, 100, JOB), (2000, 99.5, JOB))) == []
+    without_workload = learned((0, 10, POD), (1000, 100, POD), (2000, 10, POD))
+    assert without_workload.peaks == Peaks()
+
+
+def test_a_drop_after_a_sleep_shows_no_peak() -> None:
+    assert mib(learned((0, 10, JOB), (1000, 100, JOB), (3999, 10, JOB))) == [100]
+    slept = learned((0, 10, JOB), (1000, 100, JOB), (4000, 10, JOB))
+    assert mib(slept) == []
+    assert mib(learn(slept, look(5000))) == [], "the use that is left when the pod is gone"
+    assert mib(ended(slept, peak_mib=300)) == [300]
+
+
+def test_an_exit_over_several_samples_is_one_peak() -> None:
+    exit_ = [(2000, 400, JOB), (2050, 280, JOB), (2100, 160, JOB), (2150, 10, JOB)]
+    one = (0, 10, JOB), (1000, 510, JOB)
+    assert mib(learned(*one, *exit_)) == [510]
+    assert mib(learned(*one, *exit_, (3000, 10.5, JOB), (4000, 2, JOB))) == [510]
+    assert mib(learned(*one, *exit_, (3000, 300, JOB), (4000, 10, JOB))) == [510, 300]
+    assert mib(learned((0, 510, JOB), *exit_)) == [510], "the pod was there before the daemon"
 
 
 @pytest.mark.parametrize(
