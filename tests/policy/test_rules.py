@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,19 +16,14 @@ UUID = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"
 STATIC = "b1f4499cb83e8ce3e7de136e9e81cb0d"
 WEB = PodName("default", "web")
 BURSTABLE, GUARANTEED, BEST_EFFORT = QosClass.BURSTABLE, QosClass.GUARANTEED, QosClass.BEST_EFFORT
+DEFAULTS = Config()
 ALLOW_ALL = ProtectConfig(namespaces=(), static_pods=False, guaranteed=False)
 
 
-def reason(
-    uid: str = UUID,
-    qos: QosClass = BURSTABLE,
-    name: PodName | None = WEB,
-    config: Config | None = None,
-    opt_outs: tuple[str, ...] = (),
-    *,
-    holds_us: bool = False,
-) -> str | None:
-    return protection(uid=uid, qos=qos, name=name, opt_outs=opt_outs, holds_us=holds_us, config=config or Config())
+def reason(config: Config = DEFAULTS, **facts: Any) -> str | None:  # noqa: ANN401 - facts of a pod
+    """Return why a pod is protected; `facts` are those in which it differs from an ordinary pod."""
+    pod = {"uid": UUID, "qos": BURSTABLE, "name": WEB, "opt_outs": (), "holds_us": False}
+    return protection(**{**pod, **facts}, config=config)
 
 
 @pytest.mark.parametrize("qos", [BURSTABLE, BEST_EFFORT])
@@ -57,24 +53,22 @@ def test_defaults_protect_and_nothing_allows_touching_ourselves_or_what_root_mar
 
 
 def test_a_pod_that_is_critical_for_the_node_is_protected_unless_a_rule_allows_a_pause() -> None:
-    def found(qos: QosClass, *rules: PodRule) -> str | None:
-        config = Config(protect=ALLOW_ALL, pods=rules)
-        return protection(uid=UUID, qos=qos, name=WEB, opt_outs=(), holds_us=False, config=config, node_critical=True)
-
-    assert found(BURSTABLE) == found(BEST_EFFORT) == "critical for the node (oom_score_adj -997)"
-    assert found(BURSTABLE, PodRule("*/*", protect=False)) is None
-    assert found(GUARANTEED) is None, "kubelet gives every Guaranteed pod the same value"
+    config = Config(protect=ALLOW_ALL)
+    for qos in (BURSTABLE, BEST_EFFORT):
+        assert reason(config, qos=qos, node_critical=True) == "critical for the node (oom_score_adj -997)"
+    assert reason(replace(config, pods=(PodRule("*/*", protect=False),)), node_critical=True) is None
+    assert reason(config, qos=GUARANTEED, node_critical=True) is None, "kubelet gives each of these the same value"
 
 
 def test_a_rule_that_allows_wins_over_the_defaults() -> None:
     config = Config(pods=(PodRule("kube-system/dns", protect=False),))
-    assert reason(STATIC, GUARANTEED, PodName("kube-system", "dns"), config) is None
+    assert reason(config, uid=STATIC, qos=GUARANTEED, name=PodName("kube-system", "dns")) is None
     assert reason(name=PodName("kube-system", "other"), config=config) is not None
 
 
 def test_the_first_rule_that_matches_wins() -> None:
     config = Config(pods=(PodRule("default/web", protect=False), PodRule("default/*", protect=True)))
-    assert reason(config=config) is None
+    assert reason(config) is None
     found = reason(name=PodName("default", "db"), config=config)
     assert found == "rule 2 ([[pods]] match = 'default/*')"
 
@@ -126,7 +120,7 @@ def test_in_an_allow_list_only_a_rule_allows_a_pause(name: PodName | None, words
 def test_namespaces_are_globs() -> None:
     config = Config(protect=ProtectConfig(namespaces=("kube-*",)))
     assert reason(name=PodName("kube-node-lease", "x"), config=config) is not None
-    assert reason(config=config) is None
+    assert reason(config) is None
 
 
 @pytest.mark.parametrize(
@@ -162,7 +156,7 @@ def test_for_each_of_the_three_the_first_rule_that_sets_it_wins() -> None:
     )
     assert priority(BURSTABLE, WEB, config) == 7
     assert ruled_class(BURSTABLE, WEB, config) is PodClass.BATCH
-    assert reason(config=config) == "rule 4 ([[pods]] match = '*/*')"
+    assert reason(config) == "rule 4 ([[pods]] match = '*/*')"
 
 
 def test_auto_ends_the_search_for_a_class() -> None:
@@ -180,8 +174,7 @@ def test_a_priority_of_zero_ends_the_search_for_one() -> None:
 
 
 def with_word(config: Config, word: OwnWord | None = OwnWord.PROTECT, name: PodName | None = WEB) -> str | None:
-    heeded = word if heeds_word(BURSTABLE, name, config) else None
-    return protection(uid=UUID, qos=BURSTABLE, name=name, opt_outs=(), holds_us=False, config=config, word=heeded)
+    return reason(config, name=name, word=word if heeds_word(BURSTABLE, name, config) else None)
 
 
 OWN = "its own word (CGPAUSE=protect)"
