@@ -246,11 +246,6 @@ def test_which_pods_may_move(ms: int, known: Growth, seen: Pod, is_moving: bool)
     assert found.moving == ((usage,) if is_moving else ())
 
 
-def test_flags_stay_as_they_are() -> None:
-    found = after(growth(10, admitted=False, excused=True, rate=MIB, started_ns=7), 1000, 10)
-    assert (found.admitted, found.excused, found.started_ns) == (False, True, 7)
-
-
 # Pauses
 
 
