@@ -27,8 +27,8 @@ from cgpause.core.model import (
     Sample,
 )
 from cgpause.policy import hold, reserve, schedule, watermark
-from cgpause.policy.reserve import Grants
 from cgpause.policy.schedule import Quiet
+from cgpause.policy.serving import Place
 
 _MEMORY_CURRENT = itemgetter(0)
 _PAUSED_LOOK_NS = NS_PER_S
@@ -139,17 +139,17 @@ def _leave_all(seen: Seen, sample: Sample, config: Config) -> Decision:
 
 def decide_on_all(
     state: State, seen: Seen, sample: Sample, config: Config, *, all_pods: bool = False
-) -> tuple[Decision, Grants | None]:
-    """Rank the pods and decide on each; return the decision, and under `reserve` its grants.
+) -> tuple[Decision, list[Place]]:
+    """Rank the pods and decide on each; return the decision, and under `reserve` the places of pods.
 
-    With `all_pods` the grants have the places of all pods, for `explain`.
+    With `all_pods` these are the places of all pods, for `explain`.
     """
     at_ns, pods = sample.at_ns, seen.pods
     if all_pods or config.reserve.sacrifice:  # a sacrifice may choose a pod that stands still
         pods = sample.pods
     stretches = hold.follow(state.stretches, pods, at_ns, config.hold)
     parts = _group(pods, stretches, sample, config)
-    grants: Grants | None = None
+    places: list[Place] = []
     if config.policy is Policy.RESERVE:
         step = reserve.step(
             seen.reserve,
@@ -160,7 +160,7 @@ def decide_on_all(
             config=config,
             all_pods=all_pods,
         )
-        chosen, grants, left_bytes = step.actions, step.grants, step.grants.left_bytes
+        chosen, places, left_bytes = step.actions, step.places, step.left_bytes
         after = State(stretches, reserve=step.state, fill=seen.fill)
     else:
         watermark_state, chosen = _by_watermark(state.watermark, sample, parts, config)
@@ -172,10 +172,12 @@ def decide_on_all(
     next_ns = _next_ns(seen.fill, sample, left_bytes, parts.paused, stretches, config)
     # If one pod runs alone, there is no other to pause; if several run, each sample may pause one of them.
     runs_alone = len(parts.candidates) + len(parts.unstoppable) <= 1
-    is_settled = grants is not None and not actions and (runs_alone or (left_bytes > 0 and not grants.unsafe))
-    quiet = _quiet(left_bytes, parts.paused, stretches, sample, next_ns, config) if is_settled else None
+    is_settled = not actions and (runs_alone or (left_bytes > 0 and after.reserve.unsafe_since_ns is None))
+    quiet = None
+    if is_settled and config.policy is Policy.RESERVE:
+        quiet = _quiet(left_bytes, parts.paused, stretches, sample, next_ns, config)
     tight = seen.tight or bool(parts.paused) or bool(chosen)
-    return Decision(after, actions, next_ns, tight, seen.tight_below_bytes, quiet), grants
+    return Decision(after, actions, next_ns, tight, seen.tight_below_bytes, quiet), places
 
 
 def _by_watermark(

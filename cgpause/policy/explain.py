@@ -40,9 +40,9 @@ class Verdict:
 def explain(state: State, sample: Sample, config: Config) -> tuple[Decision, tuple[Verdict, ...]]:
     """Return one decision, and for every pod, in the policy's order, the action it implies and the reason."""
     decision = decide(state, sample, config)
-    _, grants = decide_on_all(state, see(state, sample, config), sample, config, all_pods=True)
+    _, served = decide_on_all(state, see(state, sample, config), sample, config, all_pods=True)
     done = {action.pod.cgroup: action for action in decision.actions}
-    places = {} if grants is None else {place.usage.pod.cgroup: place for place in grants.places}
+    places = {place.usage.pod.cgroup: place for place in served}
     order = {cgroup: number for number, cgroup in enumerate(places)}
     verdicts = []
     number = 0

@@ -108,24 +108,14 @@ class ReserveState(NamedTuple):
     """The first pod on the way of the last decision (`serving`). While no worst demand fits it stays first."""
 
 
-class Grants(NamedTuple):
-    """The outcome of serving all demands."""
-
-    grantable_bytes: float
-    """Headroom less margin and eviction threshold."""
-    places: tuple[Place, ...]
-    left_bytes: float
-    """Memory that pods may take before a running pod has to be paused."""
-    unsafe: bool
-    """Whether no worst demand fits."""
-
-
 class ReserveStep(NamedTuple):
     """One decision of this policy."""
 
     state: ReserveState
     actions: tuple[Action, ...]
-    grants: Grants
+    places: list[Place]
+    left_bytes: float
+    """Memory that pods may take before a running pod has to be paused."""
 
 
 def with_peaks(peaks: Peaks) -> ReserveState:
@@ -204,7 +194,7 @@ def step(
 
     `candidates` run and may be paused now. `paused` may stay paused. `unstoppable` run regardless of the decision, each
     with the seconds until it could be paused (infinite: never). With `all_pods` (for `explain`) or `sacrifice` the
-    outcome has the places of all pods; else only of pods that are or must be paused.
+    result has the places of all pods; else only of pods that are or must be paused.
     """
     capacity, growths, terms = sample.headroom.capacity_bytes, state.growths, _terms(state, sample)
     all_places, grantable = all_pods or config.reserve.sacrifice, grantable_bytes(sample)
@@ -221,23 +211,22 @@ def step(
     excused = _excuse(served.active, waiting, growths, cost.cost_s, left, served.first, is_futile=cost.is_futile)
     places = _with_excused([*fixed, *served.places], excused, grantable)
     # 4. The actions, and the next state.
-    grants = Grants(grantable, tuple(places), served.left_bytes, served.unsafe)
     marked = _marked(growths, served.admitted, [one.usage.pod.cgroup for one in excused])
-    actions = _actions(grants, growths, capacity, config, is_futile=cost.is_futile)
+    actions = _actions(places, growths, capacity, config, is_futile=cost.is_futile)
     unsafe_since_ns = sample.at_ns if state.unsafe_since_ns is None else state.unsafe_since_ns
     after = state._replace(
         growths=marked,
         cost_s=0.0 if excused else cost.cost_s,
         kills_before=cost.kills_before,
-        unsafe_since_ns=unsafe_since_ns if grants.unsafe else None,
+        unsafe_since_ns=unsafe_since_ns if served.unsafe else None,
         first=served.first,
     )
-    victim = _sacrifice(after, sample, grants) if config.reserve.sacrifice else None
+    victim = _sacrifice(after, sample, places) if config.reserve.sacrifice else None
     if victim is not None:
         actions = [*(action for action in actions if action.pod.cgroup != victim.pod.cgroup), victim]
         freed = freed_bytes(PodUsage(victim.memory_current_bytes, victim.pod))
         after = after._replace(unsafe_since_ns=None, killed={**after.killed, victim.pod.cgroup: freed})
-    return ReserveStep(after, tuple(actions), grants)
+    return ReserveStep(after, tuple(actions), places, served.left_bytes)
 
 
 def _reserve_unstoppable(
@@ -314,12 +303,16 @@ def _with_excused(places: list[Place], excused: Sequence[Demand], grantable: flo
     return [*(place for place in places if place.usage.pod.cgroup not in new), *new.values()]
 
 
-def _sacrifice(state: ReserveState, sample: Sample, grants: Grants) -> Sacrifice | None:
+def _sacrifice(state: ReserveState, sample: Sample, places: Sequence[Place]) -> Sacrifice | None:
     """Return the sacrifice of one pod if no worst demand has fitted for UNSAFE_S and pauses cannot help."""
     unsafe_since_ns = state.unsafe_since_ns
-    if unsafe_since_ns is None or sample.at_ns - unsafe_since_ns < UNSAFE_S * NS_PER_S or _pauses_can_help(grants):
+    if unsafe_since_ns is None or sample.at_ns - unsafe_since_ns < UNSAFE_S * NS_PER_S:
         return None
-    return choose([place.usage for place in grants.places if place.stoppable], state.killed, sample)
+    stoppable = [place for place in places if place.stoppable]
+    # Pauses can help if headroom is left, or if a pod other than the first runs and may take memory.
+    if grantable_bytes(sample) > 0 or any(place.runs and place.need >= 4096 for place in stoppable if not place.first):
+        return None
+    return choose([place.usage for place in stoppable], state.killed, sample)
 
 
 def runnable_pods(idle_cpus: float, cpus: float, running: int, paused: int) -> float:
@@ -332,15 +325,11 @@ def runnable_pods(idle_cpus: float, cpus: float, running: int, paused: int) -> f
     return float(paused) if idle_cpus >= needed_cpus * paused else idle_cpus / needed_cpus
 
 
-def _pauses_can_help(grants: Grants) -> bool:
-    """Return True if headroom is left, or if a stoppable pod other than the first runs and may take memory."""
-    others = (place for place in grants.places if place.stoppable and not place.first)
-    return grants.grantable_bytes > 0 or any(place.runs and place.need >= 4096 for place in others)
-
-
-def _actions(grants: Grants, growths: Growths, capacity_bytes: int, config: Config, *, is_futile: bool) -> list[Action]:
+def _actions(
+    places: Sequence[Place], growths: Growths, capacity_bytes: int, config: Config, *, is_futile: bool
+) -> list[Action]:
     actions: list[Action] = []
-    for place in grants.places:
+    for place in places:
         (current, pod), runs = place.usage, place.runs
         if pod.paused is None:
             if not runs:
