@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cgpause.core.model import Pod, PodKind, PodUsage
 from cgpause.policy.growth import Growth, Growths, large_bytes, noise_bytes, worthwhile_bytes
-from cgpause.policy.learn import FLOW_S, _weights, learn
+from cgpause.policy.learn import learn
 
 BATCH = replace(POD, kind=PodKind.BATCH)
 
@@ -172,6 +172,11 @@ def test_a_readings_growth_counts_once(every_ms: int, cached_kib_a_s: float) -> 
     assert found.flow == pytest.approx(20 * MIB, rel=0.02)
     assert found.step() == pytest.approx(MIB, rel=0.02), "20 MiB/s in steps of 50 ms, however rarely it is sampled"
     assert found.grew
+
+
+def test_the_averages_of_a_pod_that_takes_nothing_are_halved_in_two_seconds() -> None:
+    found = after(growth(10, rate=MIB, flow=8.0 * MIB, squares=4.0), 2000, 10)
+    assert (found.flow, found.squares) == (4.0 * MIB, 2.0)
 
 
 def test_growth_that_was_page_cache_is_taken_back_from_the_averages_too() -> None:
@@ -401,10 +406,3 @@ def test_what_is_learned_is_consistent(looks: list[tuple[int, int, bool, bool]])
         assert found.surge() >= 0
         assert found.base is None or found.base <= found.low
         assert 0 <= found.low_ran_ns <= found.ran_ns <= at_ms * MS
-
-
-@pytest.mark.parametrize(("half_lives", "kept"), [(1, 0.5), (2, 0.25), (3, 0.125)])
-def test_averages_keep_half_of_what_they_were_in_each_half_life(half_lives: int, kept: float) -> None:
-    share, per_s, _ = _weights(int(half_lives * FLOW_S * S))
-    assert share == pytest.approx(kept)
-    assert per_s == pytest.approx((1 - kept) / (half_lives * FLOW_S))
