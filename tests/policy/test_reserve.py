@@ -118,14 +118,6 @@ def test_page_cache_is_room_and_no_size() -> None:
     assert cached.says("a") == "would pause (throttle): needs 10.0Mi (by limit), 5.0Mi left"
 
 
-def test_services_are_served_before_the_batch_pod_that_goes_first() -> None:
-    node = Node(free=80).add("job", 300, claim=60, rate=100)
-    node.add("web", 50, claim=40, rate=100, kind=PodKind.SERVICE)
-    assert node.does() == {}
-    assert node.says("job").startswith("runs first")
-    assert node.says("web").endswith("10.0Mi left")
-
-
 # Pods that run regardless of decisions
 
 
