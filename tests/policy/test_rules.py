@@ -73,28 +73,18 @@ def test_the_first_rule_that_matches_wins() -> None:
     assert found == "rule 2 ([[pods]] match = 'default/*')"
 
 
-@pytest.mark.parametrize(
-    ("qos", "protected"),
-    [pytest.param(BURSTABLE, False, id="named-class"), pytest.param(BEST_EFFORT, True, id="another-class")],
-)
-def test_a_rule_for_some_classes_leaves_the_others_to_the_next(qos: QosClass, protected: bool) -> None:
+def test_a_rule_for_some_classes_leaves_the_others_to_the_next() -> None:
     config = Config(pods=(PodRule("*/*", protect=False, qos=(BURSTABLE,)), PodRule("*/*", protect=True)))
-    assert (reason(qos=qos, config=config) is not None) is protected
+    assert reason(config, qos=BURSTABLE) is None
+    assert reason(config, qos=BEST_EFFORT) == "rule 2 ([[pods]] match = '*/*')"
 
 
 @pytest.mark.parametrize(
     ("match", "matches"),
-    [
-        ("default/web", True),
-        ("*/web", True),
-        ("default/w?b", True),
-        ("d*/[vw]eb", True),
-        ("default/we", False),
-        ("web/*", False),
-    ],
+    [("default/web", True), ("*/web", True), ("d*/[vw]?b", True), ("default/we", False), ("web/*", False)],
 )
 def test_rules_are_globs_on_namespace_and_name(match: str, matches: bool) -> None:
-    assert (reason(config=Config(pods=(PodRule(match, protect=True),))) is not None) is matches
+    assert (reason(Config(pods=(PodRule(match, protect=True),))) is not None) is matches
 
 
 OPT_IN = Config(
@@ -114,7 +104,10 @@ OPT_IN = Config(
 )
 def test_in_an_allow_list_only_a_rule_allows_a_pause(name: PodName | None, words: str | None) -> None:
     assert reason(name=name, config=OPT_IN) == words
-    assert reason(name=None, config=Config(protect=ProtectConfig(all=True, namespaces=()))) is not None
+
+
+def test_an_allow_list_without_rules_depends_on_names_too() -> None:
+    assert reason(replace(OPT_IN, pods=()), name=None) == "its name is unknown while rules depend on names"
 
 
 def test_namespaces_are_globs() -> None:
@@ -123,18 +116,9 @@ def test_namespaces_are_globs() -> None:
     assert reason(config) is None
 
 
-@pytest.mark.parametrize(
-    ("config", "protected"),
-    [
-        pytest.param(Config(), True, id="a-namespace-is-protected"),
-        pytest.param(Config(protect=ProtectConfig(namespaces=())), False, id="nothing-depends-on-names"),
-        pytest.param(
-            Config(protect=ProtectConfig(namespaces=()), pods=(PodRule("a/b", protect=False),)), True, id="a-rule-does"
-        ),
-    ],
-)
-def test_a_pod_without_a_name_is_protected_while_names_matter(config: Config, protected: bool) -> None:
-    assert (reason(name=None, config=config) is not None) is protected
+def test_a_pod_without_a_name_is_protected_while_a_rule_depends_on_names() -> None:
+    config = Config(protect=ALLOW_ALL, pods=(PodRule("a/b", protect=False),))
+    assert reason(config, name=None) == "its name is unknown while rules depend on names"
 
 
 # --- class and priority --------------------------------------------------------------------------------------------
