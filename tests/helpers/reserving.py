@@ -13,6 +13,7 @@ from cgpause.policy.growth import Growth, Growths
 from cgpause.policy.hold import Stretch
 from cgpause.policy.peaks import Peaks
 from cgpause.policy.reserve import ReserveState, ReserveStep, left_bytes, observe, step
+from cgpause.policy.schedule import Quiet
 from helpers.nodes import MIB, MS, START_NS, S, growth, pod, record
 
 TOTAL = 1000 * MIB
@@ -92,6 +93,13 @@ class Node:
 
     def decide(self) -> Decision:
         return decide(self.state(), self.sample(), self.config)
+
+    def quiet(self) -> Quiet:
+        """Return the bounds within which a decision without actions holds."""
+        decision = self.decide()
+        assert decision.actions == ()
+        assert decision.quiet is not None
+        return decision.quiet
 
     def does(self) -> dict[str, str]:
         """Return the name of the action that is decided for each pod."""

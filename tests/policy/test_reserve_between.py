@@ -132,38 +132,25 @@ def test_a_watermark_has_its_own_closeness() -> None:
 
 def test_quiet_lasts_until_half_of_what_is_left_is_taken() -> None:
     node = Node(free=109.5).add("a", 300, claim=40, rate=100).add("b", 200, claim=100, paused_s=1)
-    decision = node.decide()
-    assert decision.actions == ()
-    quiet = decision.quiet
-    assert quiet is not None
     available = node.sample().headroom.available_bytes
-    assert quiet[:3] == (available - 59.5 * MIB / 2, available + 2 * MIB, NOW + S)
+    assert node.quiet()[:3] == (available - 59.5 * MIB / 2, available + 2 * MIB, NOW + S)
 
 
 def test_quiet_ends_with_the_first_pause() -> None:
     node = Node(free=109.5).add("a", 300, claim=40, rate=100).add("b", 200, claim=100, paused_s=599.5)
-    quiet = node.decide().quiet
-    assert quiet is not None
-    assert quiet.until_ns == NOW + S // 2
+    assert node.quiet().until_ns == NOW + S // 2
 
 
 def test_after_an_action_nothing_is_quiet() -> None:
     assert Node(free=90).add("a", 300, claim=65, rate=100).add("b", 200, claim=100, rate=200).decide().quiet is None
-    exactly = Node(free=75).add("a", 300, claim=65, rate=100).add("b", 200, claim=100, paused_s=1)
-    assert exactly.does() == {}
-    quiet = exactly.decide().quiet
-    assert quiet is not None
-    assert quiet.holds(74 * MIB, exactly.sample().at_ns), "nothing is left, but so little growth is not worth a read"
-    assert not quiet.holds(72 * MIB, exactly.sample().at_ns)
+    quiet = Node(free=75).add("a", 300, claim=65, rate=100).add("b", 200, claim=100, paused_s=1).quiet()
+    assert quiet.holds(74 * MIB, NOW), "nothing is left, but so little growth is not worth a read"
+    assert not quiet.holds(72 * MIB, NOW)
 
 
 def test_the_pod_that_goes_on_alone_is_watched_by_the_headroom() -> None:
     """The first pod's worst demand does not fit, but it runs; the others are read after a change of headroom or 1 s."""
-    node = Node(free=50).add("a", 300, claim=200, rate=100).add("b", 200)
-    decision = node.decide()
-    assert decision.actions == ()
-    assert decision.quiet is not None
-    at_ns = node.sample().at_ns
-    assert decision.quiet.holds(49 * MIB, at_ns + 900 * MS)
-    assert not decision.quiet.holds(47 * MIB, at_ns)
-    assert not decision.quiet.holds(49 * MIB, at_ns + S)
+    quiet = Node(free=50).add("a", 300, claim=200, rate=100).add("b", 200).quiet()
+    assert quiet.holds(49 * MIB, NOW + 900 * MS)
+    assert not quiet.holds(47 * MIB, NOW)
+    assert not quiet.holds(49 * MIB, NOW + S)
