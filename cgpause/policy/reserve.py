@@ -80,7 +80,6 @@ _LATE_HALF_LIFE_S = 10.0
 _LONGEST_LATE_S = 1.0
 _EXCUSED = "pauses have cost more time than a restart would"
 _FUTILE = ", and the kernel killed all the same"
-_ORDER = attrgetter("order")
 
 
 class ReserveState(NamedTuple):
@@ -257,7 +256,7 @@ def _demands(usages: Sequence[PodUsage], growths: Growths, terms: Terms) -> list
     """Return the demands of the pods that can be paused or resumed, in serving order."""
     growth_of, peaks_of = growths.pods, growths.peaks.of
     demands = [demand(usage, growth_of[usage.pod.cgroup], peaks_of(usage.pod), terms) for usage in usages]
-    demands.sort(key=_ORDER, reverse=True)
+    demands.sort(key=attrgetter("order"), reverse=True)
     return demands
 
 
