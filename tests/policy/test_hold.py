@@ -82,7 +82,7 @@ def test_a_pod_that_vanished_is_forgotten() -> None:
     assert follow({CGROUP: Stretch(NOW)}, (), NOW, HOLD) == {}
 
 
-@pytest.mark.parametrize(("more_ns", "ends"), [(-1, False), (0, True)])
+@pytest.mark.parametrize(("more_ns", "ends"), [(-1, False), (0, True), (1, True)])
 @pytest.mark.parametrize(("kind", "longest_s"), [(PodKind.SERVICE, 15), (PodKind.BATCH, 600)])
 def test_a_pause_ends_after_the_longest_time(kind: PodKind, longest_s: int, more_ns: int, ends: bool) -> None:
     paused_ns = longest_s * S + more_ns
@@ -93,7 +93,7 @@ def test_a_pause_ends_after_the_longest_time(kind: PodKind, longest_s: int, more
     assert spent_text(paused, HOLD) == f"paused for the longest time allowed ({longest_s} s)"
 
 
-@pytest.mark.parametrize(("left_ns", "ends"), [(1, False), (0, True)])
+@pytest.mark.parametrize(("left_ns", "ends"), [(1, False), (0, True), (-1, True)])
 @pytest.mark.parametrize("owner", Owner)
 def test_any_pause_ends_when_it_expires(owner: Owner, left_ns: int, ends: bool) -> None:
     paused = pod("a", paused=record(NOW, owner, expires_ns=NOW + left_ns))

@@ -99,6 +99,7 @@ PAUSED = {"pause": ["r0", "r1"]}
     [
         pytest.param(TOO_EARLY, 10, {}, TOO_EARLY, id="just-before-the-interval-is-over"),
         pytest.param(looked(95), 10, RESUMED, WatermarkState(), id="the-interval-is-over"),
+        pytest.param(looked(95, ago_s=1.001), 10, RESUMED, WatermarkState(), id="just-after"),
         pytest.param(looked(95), 80, RESUMED, WatermarkState(), id="at-the-lower-mark"),
         pytest.param(looked(95), 80.5, {}, WatermarkState(NOW, 80.5, 0), id="above-the-lower-mark"),
         pytest.param(looked(95, 1), 95, {}, WatermarkState(NOW, 95, 2), id="T-1-intervals"),
