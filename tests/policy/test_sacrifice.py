@@ -64,7 +64,8 @@ def test_a_lower_priority_is_sacrificed_first() -> None:
 
 
 def test_no_pod_is_sacrificed_while_another_one_may_still_take_memory() -> None:
-    node = tight().add("b", 200, claim=50, rate=300, cpu_usage_usec=2_000_000, known={"excused": True})
+    page = 4096 / MIB
+    node = tight().add("b", 200, claim=page, rate=300, cpu_usage_usec=2_000_000, known={"excused": True})
     node.memory = node.memory._replace(first=node.pods[0].pod.cgroup)
     assert node.does() == {}
     node.growths[node.pods[1].pod.cgroup] = growth(200)
