@@ -17,6 +17,7 @@ def test_page_cache_is_no_use() -> None:
     found = readings((0, 100, 90))
     assert (found.used, found.reclaimable) == (10 * MIB, 90 * MIB)
     assert readings((0, 80, 90)).used == 0, "more was reclaimable when it was read"
+    assert readings((0, 100, 90), (1000, 80, 90)).used == 0
 
 
 @pytest.mark.parametrize("step", [0.1, 1], ids=["by-noise", "by-more"])
