@@ -54,6 +54,11 @@ class Node:
         place = ["--cgroup-root", str(self.root), "--log-dir", str(self.kubepods.log_dir)]
         return [sys.executable, "-m", "cgpause", *place, *arguments]
 
+    def restore(self, *options: str, root: Path | None = None) -> None:
+        """Run the clean-up of the unit below `root`, by default below the folder of this tree."""
+        command = [sys.executable, "-m", "cgpause.restore", "--cgroup-root", str(root or self.root), *options]
+        subprocess.run(command, check=True, capture_output=True)
+
     def add(self, name: str, mib: int, *, namespace: str = "default", cpu_max: str = "max 100000") -> Path:
         """Start a pod with a container that holds `mib`; return the pod's cgroup."""
         spec = PodSpec(name, make_uid(name), None, Tier.BURSTABLE, namespace, cpu_max=cpu_max)
@@ -133,9 +138,9 @@ class Daemon:
         text: str = self.log_path.read_text()
         return text
 
-    def wait_for_log(self, text: str) -> None:
-        wait_until(lambda: text in self.log or self.process.poll() is not None, f"{text!r} in the log")
-        assert text in self.log, self.log
+    def wait_for_log(self, text: str, times: int = 1) -> None:
+        wait_until(lambda: self.log.count(text) >= times or self.process.poll() is not None, f"{text!r} in the log")
+        assert self.log.count(text) >= times, self.log
 
     def wait_for_pause(self, *names: str) -> None:
         """Wait until pods are paused and the daemon has read back and logged the pause."""
