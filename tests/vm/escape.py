@@ -1,4 +1,4 @@
-"""A process in a pod that tries to escape its pause: with signals, siblings that look like visitors, or OOM kills."""
+"""A process in a pod that tries to escape its pause: with signals, or siblings that look like visitors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import platform
 import signal
 import sys
 import time
-from pathlib import Path
 
 CLONE_PARENT = 0x8000
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}
@@ -35,18 +34,5 @@ def siblings() -> None:
         time.sleep(0.3)
 
 
-def victims() -> None:
-    """Start children that the kernel OOM-kills at the container's limit, in place of any other process."""
-    while True:
-        pid = os.fork()
-        if pid == 0:
-            Path("/proc/self/oom_score_adj").write_text("1000")
-            held = bytearray()
-            while True:
-                held += b"1" * 2**20
-        os.waitpid(pid, 0)
-        time.sleep(0.1)
-
-
 if __name__ == "__main__":
-    {"toggle": toggle, "siblings": siblings, "victims": victims}[sys.argv[1]]()
+    {"toggle": toggle, "siblings": siblings}[sys.argv[1]]()

@@ -14,7 +14,7 @@ def main() -> None:
     """Hold the wanted amount of memory until killed."""
     control = Path(sys.argv[1])
     # Most servers have a handler; without one, the kernel kills even a frozen process at once.
-    for number in (signal.SIGTERM, signal.SIGQUIT, signal.SIGWINCH, signal.SIGRTMIN + 3):
+    for number in (signal.SIGTERM, signal.SIGWINCH, signal.SIGRTMIN + 3):
         signal.signal(number, lambda *_: sys.exit(0))
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGURG})
     held: list[mmap.mmap] = []

@@ -10,22 +10,10 @@ from pathlib import Path
 
 import pytest
 from helpers.trees import wait_until
-from lab.bed.kubepods import read_keyed, spawn_into
-from vm.realnode import (
-    BATCH,
-    FULL_MIB,
-    MIB,
-    NOT_HELD_LONG,
-    QUICK,
-    Daemon,
-    Node,
-    Start,
-    cpu_max,
-    frozen,
-    hold_web,
-)
+from lab.bed.kubepods import spawn_into
+from vm.realnode import BATCH, FULL_MIB, NOT_HELD_LONG, QUICK, Node, Start, cpu_max, frozen, hold_web
 
-from cgpause.core.model import Mechanism
+VISITED = 'reason="a process was started in it from outside"'
 
 
 def exit_code(pid: int) -> int:
@@ -58,15 +46,17 @@ def test_an_oom_kill_in_a_paused_pod_ends_the_pause(node: Node, start: Start) ->
     daemon.wait_for_log('reason="a process in it was OOM-killed"')
 
 
-@pytest.mark.parametrize("number", [signal.SIGWINCH, signal.SIGRTMIN + 3], ids=str)
-def test_a_pod_whose_image_names_another_stop_signal_is_resumed(node: Node, start: Start, number: int) -> None:
+def test_a_pod_whose_image_names_another_stop_signal_is_resumed(node: Node, start: Start) -> None:
     """The stop signals of httpd and systemd."""
+    node.add("other", 10)
     _, daemon = hold_web(node, start, 'mechanism = "freeze"\n' + QUICK + NOT_HELD_LONG)
+    daemon.wait_for_pause("other")
 
-    os.kill(node.containers["web"].pid, number)
-
-    daemon.wait_for_log('reason="it is being terminated"')
-    assert exit_code(node.containers["web"].pid) == 0
+    for name, number in (("web", signal.SIGWINCH), ("other", signal.SIGRTMIN + 3)):
+        os.kill(node.containers[name].pid, number)
+        daemon.wait_for_log(f" resumed pod=default/{name} ")
+        assert exit_code(node.containers[name].pid) == 0
+    daemon.wait_for_log('reason="it is being terminated"', 2)
 
 
 @pytest.mark.newest_kernel
@@ -85,23 +75,6 @@ def test_a_batch_pod_is_frozen_soon_after_it_was_throttled_so_that_its_end_is_se
     assert " froze pod=" not in daemon.log, "it was one pause"
 
 
-def escape(node: Node, start: Start, kind: str, how: str = "auto", more: str = "") -> tuple[Path, Daemon]:
-    """Start a daemon that pauses pod default/web, with a process in the pod that tries to escape; return both."""
-    pod = node.add("web", 10)
-    node.add("filler", 10, namespace="kube-system")
-    scope = node.containers["web"].scope
-    if kind == "victims":  # as with kubelet's singleProcessOOMKill, and before Kubernetes 1.28
-        (scope / "memory.oom.group").write_text("0")
-        (scope / "memory.max").write_text(f"{32 * MIB}")
-    argv = [sys.executable, "-S", str(Path(__file__).with_name("escape.py")), kind]
-    _, pidfd = spawn_into(scope, argv)
-    os.close(pidfd)
-    daemon = start(f'mechanism = "{how}"\n' + QUICK + NOT_HELD_LONG + "min_run_s = 1\n" + BATCH + more)
-    node.resize("filler", FULL_MIB - 20)
-    daemon.wait_for_pause("web")
-    return pod, daemon
-
-
 def stays_frozen(pod: Path, seconds: float = 5) -> bool:
     """Return True if the pod is frozen now and all through the next `seconds`."""
     until = time.monotonic() + seconds
@@ -116,7 +89,7 @@ def stays_frozen(pod: Path, seconds: float = 5) -> bool:
     ("kind", "reason"),
     [
         pytest.param("toggle", 'reason="it is being terminated"', id="its-own-sigterm", marks=pytest.mark.long),
-        pytest.param("siblings", 'reason="a process was started in it from outside"', id="clone-parent"),
+        pytest.param("siblings", VISITED, id="clone-parent"),
     ],
 )
 def test_a_pod_that_makes_up_reasons_to_be_resumed_stays_paused(
@@ -126,47 +99,34 @@ def test_a_pod_that_makes_up_reasons_to_be_resumed_stays_paused(
 
     On a slow machine the pod may be frozen before its process has tried three times.
     """
-    pod, daemon = escape(node, start, kind)
+    pod = node.add("web", 10)
+    node.add("filler", 10, namespace="kube-system")
+    argv = [sys.executable, "-S", str(Path(__file__).with_name("escape.py")), kind]
+    _, pidfd = spawn_into(node.containers["web"].scope, argv)
+    os.close(pidfd)
+    daemon = start(QUICK + NOT_HELD_LONG + "min_run_s = 1\n" + BATCH)
+    node.resize("filler", FULL_MIB - 20)
+    daemon.wait_for_pause("web")
     wait_until(lambda: stays_frozen(pod), "the pod to stay frozen")
 
     assert daemon.log.count(reason) <= 3
 
     # The daemon believes a real exec probe: no process in a frozen pod can have started it.
-    visits = daemon.log.count('reason="a process was started in it from outside"')
+    visits = daemon.log.count(VISITED)
     pid, pidfd = spawn_into(node.containers["web"].scope, ["/bin/sleep", "1"])
-    wait_until(lambda: daemon.log.count('reason="a process was started in it from outside"') > visits, "the resume")
+    daemon.wait_for_log(VISITED, visits + 1)
     node.resize("filler", 10)  # or the pod is paused again, on a slow machine before the probe's program runs
     assert exit_code(pid) == 0
     os.close(pidfd)
 
 
-def test_a_pod_that_loses_child_after_child_to_oom_kills_stays_paused(node: Node, start: Start) -> None:
-    """Throttled, because on a slow machine the pod is frozen before the kernel can kill in it.
-
-    And only to 20 % of a CPU: with less, so slow a machine would need more than the ten minutes for four kills.
-    """
-    reason = 'reason="a process in it was OOM-killed"'
-    pod, daemon = escape(node, start, "victims", "throttle", "[throttle]\nquota_us = 20000\n")
-    wait_until(lambda: daemon.log.count(reason) == 3, "the pod to be believed three times")
-    wait_until(lambda: daemon.log.count(" paused pod=default/web ") == 4, "the last pause")
-
-    kills = read_keyed(pod / "memory.events")["oom_kill"]
-    wait_until(lambda: read_keyed(pod / "memory.events")["oom_kill"] >= kills + 2, "more kills")
-
-    assert daemon.log.count(reason) == 3
-    assert cpu_max(pod) == "20000 100000"
-
-
-@pytest.mark.parametrize("mechanism", Mechanism)
-def test_what_is_started_in_a_paused_pod_from_outside_gets_it_resumed(
-    node: Node, start: Start, mechanism: Mechanism
-) -> None:
-    """An exec probe, a preStop hook or kubectl exec would get no answer from a paused pod."""
-    _, daemon = hold_web(node, start, f'mechanism = "{mechanism}"\n{QUICK}{NOT_HELD_LONG}')
+def test_what_is_started_in_a_paused_pod_from_outside_gets_it_resumed(node: Node, start: Start) -> None:
+    """An exec probe, a preStop hook or kubectl exec would get no answer from a paused pod; above, the pod is frozen."""
+    _, daemon = hold_web(node, start, f'mechanism = "throttle"\n{QUICK}{NOT_HELD_LONG}')
 
     pid, pidfd = spawn_into(node.containers["web"].scope, ["/bin/sleep", "5"])
 
-    daemon.wait_for_log('reason="a process was started in it from outside"')
+    daemon.wait_for_log(VISITED)
     node.resize("filler", 10)  # or the pod is paused again, on a slow machine before the program has run
     assert exit_code(pid) == 0
     os.close(pidfd)
