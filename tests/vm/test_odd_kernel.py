@@ -10,19 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from helpers.trees import records_left, wait_until
 from lab.bed.kubepods import Kubepods, PodSpec, enable_controllers, make_uid, remove_tree, spawn_into
 from vm.realnode import FULL_MIB, LIMIT_MIB, MIB, PAUSED, Daemon, Node, Start, cpu_max, hold_web
 
 from cgpause.core.clock import now_ns
-from cgpause.core.model import CpuMax, Mechanism, Owner
-from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.ledger import ledger
-from cgpause.ledger.plan import PauseRequest
 
 S = 1_000_000_000
 ORIGINAL = "50000 100000"
+DAY_S = 86_400
 
 
 def cgpause(node: Node, *arguments: str) -> str:
@@ -93,8 +89,8 @@ def test_pause_by_hand_in_a_tree_that_kubelet_left_still_ends_at_its_time(node: 
     pod = node.add("web", 10, cpu_max=ORIGINAL)
     daemon = start()
     end_all(node)
-    expires_ns = now_ns() + 45 * S
-    cgpause(node, "pause", "default/web", "--for", "45s")
+    expires_ns = now_ns() + 30 * S
+    cgpause(node, "pause", "default/web", "--for", "30s")
     move(node)
     os.kill(daemon.pid, signal.SIGHUP)  # the signal makes the daemon refresh the tree
 
@@ -120,22 +116,6 @@ def test_daemon_that_sleeps_arms_the_tripwire_of_the_tree_that_kubelet_uses_now(
 
     daemon.wait_for_log('reason="kubepods is another one now"')
     daemon.wait_for_log("armed memory.high cgroup=kubepods ")
-
-
-def test_pause_of_a_predecessor_in_a_tree_that_kubelet_left_is_ended_at_once(node: Node, start: Start) -> None:
-    pod = node.add("web", 10, cpu_max=ORIGINAL)
-    end_all(node)
-    move(node)
-    request = PauseRequest(Mechanism.THROTTLE, CpuMax(1001, 100_000), Owner.DAEMON, "a test", now_ns())
-    with Cgroup(str(node.root), str(pod.relative_to(node.root))) as cgroup:
-        ledger.pause(cgroup, request)
-
-    daemon = start()
-
-    daemon.wait_for_log("kubelet uses another kubepods tree now")
-    wait_until(lambda: cpu_max(pod) == ORIGINAL, "the original")
-    assert daemon.stop() == 0
-    assert records_left(node.root) == []
 
 
 def test_thousand_pods_at_once_are_all_seen_and_the_paused_one_is_resumed(node: Node, start: Start) -> None:
@@ -173,16 +153,19 @@ def test_full_inotify_queue_loses_neither_pods_nor_foreign_writes(node: Node, st
     assert records_left(node.root) == []
 
 
-@pytest.mark.parametrize("jump_s", [86_400, -86_400], ids=["a-day-ahead", "a-day-back"])
-def test_clock_that_jumps_neither_ends_nor_prolongs_a_pause(node: Node, start: Start, jump_s: int) -> None:
+def test_clock_that_jumps_neither_ends_nor_prolongs_a_pause(node: Node, start: Start) -> None:
+    """Forth by a day, and then back by two."""
     by_hand = node.add("by-hand", 2, cpu_max=ORIGINAL)
     pod, daemon = hold_web(node, start, cpu_max=ORIGINAL)
     daemon.wait_for_pause("by-hand")
-    expires_ns = now_ns() + 30 * S
-    cgpause(node, "pause", "default/by-hand", "--for", "30s")
+    expires_ns = now_ns() + 20 * S
+    cgpause(node, "pause", "default/by-hand", "--for", "20s")
     real, since = time.time(), time.monotonic()
-    time.clock_settime(time.CLOCK_REALTIME, real + jump_s)
     try:
+        time.clock_settime(time.CLOCK_REALTIME, real + DAY_S)
+        os.kill(daemon.pid, signal.SIGHUP)
+        daemon.wait_for_log("configuration reloaded")  # the daemon has run since the jump
+        time.clock_settime(time.CLOCK_REALTIME, real - DAY_S)
         daemon.wait_for_log('reason="pause expired"')
         assert now_ns() >= expires_ns, "not before its time"
         assert cpu_max(pod) == PAUSED
@@ -200,10 +183,10 @@ def test_suspend_takes_no_pause_from_the_daemon_and_counts_for_one_that_has_a_ti
     by_hand = node.add("by-hand", 2, cpu_max=ORIGINAL)
     pod, daemon = hold_web(node, start, cpu_max=ORIGINAL)
     daemon.wait_for_pause("by-hand")
-    cgpause(node, "pause", "default/by-hand", "--for", "30s")
+    cgpause(node, "pause", "default/by-hand", "--for", "15s")
 
-    slept_s = suspend(60)
-    assert slept_s > 30
+    slept_s = suspend(40)
+    assert slept_s > 15
     daemon.wait_for_log('reason="pause expired"')
     wait_until(lambda: cpu_max(by_hand) == ORIGINAL, "the pause by hand to end")
     assert cpu_max(pod) == PAUSED, "memory is as scarce as before"
@@ -225,49 +208,25 @@ def suspend(seconds: int) -> float:
     return (now_ns() - time.monotonic_ns() - before_ns) / 1e9
 
 
-@pytest.mark.parametrize("larger", [True, False], ids=["larger", "smaller"])
-def test_resize_in_place_in_kubelets_order_is_what_a_resume_leaves(node: Node, start: Start, larger: bool) -> None:  # noqa: FBT001 - a table
+def test_resize_in_place_in_kubelets_order_is_what_a_resume_leaves(node: Node, start: Start) -> None:
     """The pod's cgroup first when it grows, the container's first when it shrinks (kubelet, doPodResizeAction)."""
     pod, daemon = hold_web(node, start, cpu_max=ORIGINAL)
     container = node.containers["web"].scope
-    cgroups = [pod, container] if larger else [container, pod]
-    quota, memory = ("90000 100000", 128 * MIB) if larger else ("30000 100000", 64 * MIB)
-    for cgroup in cgroups:
+    for cgroup in (pod, container):
         (cgroup / "memory.max").write_text(str(100 * MIB))
 
-    for file, value in (("cpu.max", quota), ("memory.max", str(memory))):
-        for cgroup in cgroups:
-            (cgroup / file).write_text(value)
+    resizes = (("90000 100000", 128 * MIB, [pod, container]), ("30000 100000", 64 * MIB, [container, pod]))
+    for times, (quota, memory, cgroups) in enumerate(resizes, 1):
+        node.resize("filler", FULL_MIB - 20)
+        daemon.wait_for_log(" paused pod=default/web ", times)
+        for file, value in (("cpu.max", quota), ("memory.max", str(memory))):
+            for cgroup in cgroups:
+                (cgroup / file).write_text(value)
+        daemon.wait_for_log("asserted again pod=default/web", times)
+        assert cpu_max(pod) == PAUSED
 
-    daemon.wait_for_log("asserted again pod=default/web")
-    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause to be asserted again")
-    node.resize("filler", 10)
-    wait_until(lambda: not records_left(node.root), "the resume")
-    assert [cpu_max(cgroup) for cgroup in cgroups] == [quota, quota]
-    assert [(cgroup / "memory.max").read_text().strip() for cgroup in cgroups] == [str(memory)] * 2
+        node.resize("filler", 10)
+        wait_until(lambda: not records_left(node.root), "the resume")
 
-
-def test_pause_by_hand_is_asserted_ten_times_an_hour_and_then_said_not_to_be_in_force(node: Node, start: Start) -> None:
-    """Each value is another one: the original counts only if it comes fast, which a busy machine cannot promise."""
-    pod = node.add("web", 10, cpu_max=ORIGINAL)
-    daemon = start()
-    cgpause(node, "pause", "default/web")
-    os.kill(daemon.pid, signal.SIGHUP)
-    daemon.wait_for_log("configuration reloaded")
-    os.kill(daemon.pid, signal.SIGHUP)  # by the second reload the daemon has read the pause
-    wait_until(lambda: daemon.log.count("configuration reloaded") == 2, "the second reload")
-    for number in range(1, 11):
-        (pod / "cpu.max").write_text(f"{60_000 + number} 100000")
-        daemon.wait_for_log(f"times={number} ")
-        wait_until(lambda: cpu_max(pod) == PAUSED, "the pause to be asserted again")
-    time.sleep(2)  # time for the event of the tenth answer itself
-    assert "pause given up" not in daemon.log
-    assert "paused (throttle to 10m, by hand)" in cgpause(node, "status")
-
-    (pod / "cpu.max").write_text(ORIGINAL)
-    daemon.wait_for_log("pause given up pod=default/web")
-
-    assert "not paused any more: another program wrote cpu.max 50000 100000" in cgpause(node, "status")
-    cgpause(node, "resume", "default/web")
-    assert cpu_max(pod) == ORIGINAL
-    assert records_left(node.root) == []
+        assert [cpu_max(cgroup) for cgroup in cgroups] == [quota, quota]
+        assert [(cgroup / "memory.max").read_text().strip() for cgroup in cgroups] == [str(memory)] * 2
