@@ -10,11 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from helpers.trees import wait_until
-from vm.slices import (
-    REPO,
-    run,
-    show,
-)
+from vm.slices import REPO, run, show
 
 PREFIX = Path("/usr/local/lib/cgpause")
 COMMAND = Path("/usr/local/bin/cgpause")

@@ -7,19 +7,7 @@ import re
 from pathlib import Path
 
 from vm.installed import PREFIX, RUN, SHARED, UNIT, install, systemd_is_up_to_date
-from vm.slices import (
-    CONFIG,
-    CONFIG_TEXT,
-    REPO,
-    STATE,
-    UNIT_CGROUP,
-    WHEELS,
-    Journal,
-    Node,
-    main_pid,
-    run,
-    show,
-)
+from vm.slices import CONFIG, CONFIG_TEXT, REPO, STATE, UNIT_CGROUP, WHEELS, Journal, Node, main_pid, run, show
 
 
 def test_installer_says_what_a_node_lacks(tmp_path: Path) -> None:
@@ -46,10 +34,6 @@ def test_installer_says_that_there_is_no_network_and_leaves_no_release() -> None
     assert re.search(r"no network: use --wheels DIR; .*pip wheel -w DIR \. \(pip's output: (/tmp/\S+\.log)\)", said)
     assert not UNIT.exists()
     assert list(PREFIX.iterdir()) == []
-
-
-def test_uninstall_where_nothing_is_installed_is_no_error() -> None:
-    assert "nothing of cgpause is left" in install("--uninstall")
 
 
 def test_install_starts_the_daemon_and_says_what_to_look_at(installed: str) -> None:
@@ -141,9 +125,3 @@ def test_reload_takes_a_good_configuration_and_keeps_the_old_one_over_a_bad_one(
 
     assert show("ActiveState") == "active"
     assert main_pid() == before
-
-
-def test_status_shows_how_the_node_is(calm: Node) -> None:
-    assert re.search(
-        r'Status: "4 pods, 0 paused; memory [0-9.]+ % used, \d+Mi left;', run("systemctl", "status", "cgpause")
-    )

@@ -214,17 +214,6 @@ def test_killed_daemon_leaves_nobody_paused_and_comes_back_with_each_of_its_opti
     assert systemd_is_up_to_date()
 
 
-def test_daemon_killed_under_pressure_pauses_anew_and_keeps_the_originals(calm: Node) -> None:
-    calm.tighten()
-    calm.wait_paused()
-
-    kill_and_wait_for_the_next(main_pid())
-
-    calm.wait_paused()
-    calm.relax()
-    calm.wait_as_before()
-
-
 def test_daemon_that_hangs_is_ended_by_the_watchdog_and_leaves_nobody_paused(calm: Node) -> None:
     pid, journal = stop_daemon_of_paused_pods(calm)
 

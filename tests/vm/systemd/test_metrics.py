@@ -12,22 +12,8 @@ from pathlib import Path
 
 import pytest
 from helpers.trees import wait_until
-from vm.installed import (
-    METRICS_UNIT,
-    RUN,
-    install,
-    systemd_is_up_to_date,
-)
-from vm.slices import (
-    CONFIG,
-    CONFIG_TEXT,
-    REPO,
-    WHEELS,
-    Node,
-    metrics,
-    run,
-    serves,
-)
+from vm.installed import METRICS_UNIT, RUN, install, systemd_is_up_to_date
+from vm.slices import CONFIG, CONFIG_TEXT, REPO, WHEELS, Node, main_pid, metrics, run, serves
 
 
 @contextlib.contextmanager
@@ -58,9 +44,7 @@ def test_metrics_are_added_when_asked_for_and_served_by_nobody(calm: Node) -> No
     CONFIG.write_text(f"{CONFIG_TEXT}[metrics]\npublish = true\n")
     run("systemctl", "reload", "cgpause")
     wait_until(lambda: serves("cgpause_up", "1.0"), "the daemon's figures")
-    assert stat.filemode((RUN / "metrics.prom").stat().st_mode) == "-rw-r--r--"
-    pid = run("systemctl", "show", "--value", "--property=MainPID", "cgpause-metrics").strip()
-    status = Path(f"/proc/{pid}/status").read_text()
+    status = Path(f"/proc/{main_pid('cgpause-metrics')}/status").read_text()
     assert re.search(r"^Uid:\t0\t", status, re.MULTILINE) is None
     assert re.search(r"^CapBnd:\t0+$", status, re.MULTILINE)
     assert metrics()['cgpause_degraded{what="inotify"}'] == metrics()['cgpause_degraded{what="psi"}'] == "0.0"
