@@ -136,28 +136,25 @@ def pods(node: Node) -> Iterator[Pods]:
 
 
 def test_pods_in_which_something_listens_are_services_and_all_others_batch(pods: Pods) -> None:
-    pods.add("ipv4", "ipv4")
-    pods.add("ipv6", "ipv6")
-    pods.add("busy", "busy")
+    """CRI-O's monitor makes no pod a service, although something listens in its network, which is the host's."""
+    for name in ("ipv4", "ipv6", "busy", "none", "udp", "connected"):
+        pods.add(name, name)
     pods.add("crun", "ipv4", crun=True)
     pods.add("host", "ipv4", host_network=True)
     frozen = pods.add("frozen", "ipv4")
     (frozen / "cgroup.freeze").write_text("1\n")
-    pods.add("none", "none")
-    pods.add("udp", "udp")
-    pods.add("connected", "connected")
+    monitored = [f"job-{number}" for number in range(6)]  # which cgroup of a pod the kernel lists first is chance
+    made = [pods.add(name, "none") for name in monitored]
+    for pod in made:
+        pods.add_monitor(pod)
 
     assert {name: workload for name, (workload, *_) in pods.look().items()} == {
-        "ipv4": "service",
-        "ipv6": "service",
-        "busy": "service",
-        "crun": "service",
-        "host": "service",
-        "frozen": "service",
-        "none": "batch",
-        "udp": "batch",
-        "connected": "batch",
+        **dict.fromkeys(("ipv4", "ipv6", "busy", "crun", "host", "frozen"), "service"),
+        **dict.fromkeys(("none", "udp", "connected", *monitored), "batch"),
     }
+    for pod in made:
+        with Cgroup(str(pod.parent), pod.name) as cgroup:
+            assert look_inside(cgroup) == Inside(runtime=False, program=True)
 
 
 def assert_is_64_mib(limit: int | None) -> None:
@@ -166,28 +163,21 @@ def assert_is_64_mib(limit: int | None) -> None:
     assert 64 << 20 <= limit < 66 << 20
 
 
-def test_the_limit_of_a_pod_without_one_is_that_of_its_container(pods: Pods) -> None:
-    """kubelet gives a pod no limit if an init container has none, also when that has ended."""
-    limited, init = pods.add("limited", "none"), pods.add("init", "none")
+def test_the_limit_of_a_pod_is_that_of_its_container_where_an_init_container_changed_it(pods: Pods) -> None:
+    """kubelet gives a pod no limit if an init container has none, and the limit of its largest one, for ever."""
+    limited, init, large = (pods.add(name, "none") for name in ("limited", "init", "large-init"))
     for pod in (limited, init):
         pods.add_monitor(pod)
         (scope_of(pod, "container") / "memory.max").write_text(str(64 << 20))
     scope_of(init, "init").mkdir()  # a container without a limit
+    (large / "memory.max").write_text(str(512 << 20))
 
     limits = {name: limit for name, (*_, limit, _) in pods.look().items()}
-    assert limits["init"] is None
+    assert (limits["init"], limits["large-init"]) == (None, 512 << 20), "no limit of a container is known"
     assert_is_64_mib(limits["limited"])
 
-
-def test_the_limit_of_a_pod_is_that_of_its_container_where_an_init_container_made_it_larger(pods: Pods) -> None:
-    """kubelet gives a pod the limit of its largest init container for its whole life."""
-    pod = pods.add("large-init", "none")
-    (pod / "memory.max").write_text(str(512 << 20))
-    assert {limit for *_, limit, _ in pods.look().values()} == {512 << 20}, "its container has none"
-    (scope_of(pod, "container") / "memory.max").write_text(str(64 << 20))
-
-    (limit,) = (limit for *_, limit, _ in pods.look().values())
-    assert_is_64_mib(limit)
+    (scope_of(large, "container") / "memory.max").write_text(str(64 << 20))
+    assert_is_64_mib(pods.look()["large-init"][3])
 
 
 def test_a_pod_that_kubelet_calls_critical_for_the_node_is_protected(pods: Pods) -> None:
@@ -199,22 +189,6 @@ def test_a_pod_that_kubelet_calls_critical_for_the_node_is_protected(pods: Pods)
         "csi": "critical for the node (oom_score_adj -997)",
         "job": None,
     }
-
-
-def test_cri_o_s_monitor_in_a_pod_does_not_make_it_a_service(pods: Pods) -> None:
-    """In the monitor's network, which is the host's, something listens."""
-    pods.add("host", "ipv4", host_network=True)
-    names = [f"job-{number}" for number in range(6)]  # which cgroup of a pod the kernel lists first is chance
-    made = [pods.add(name, "none") for name in names]
-    for pod in made:
-        pods.add_monitor(pod)
-
-    workloads = {name: workload for name, (workload, *_) in pods.look().items()}
-
-    assert workloads == {"host": "service", **dict.fromkeys(names, "batch")}
-    for pod in made:
-        with Cgroup(str(pod.parent), pod.name) as cgroup:
-            assert look_inside(cgroup) == Inside(runtime=False, program=True)
 
 
 def test_details_are_the_kernels_own_numbers(pods: Pods) -> None:
@@ -253,18 +227,6 @@ def test_a_pods_own_word_is_read_with_the_rights_of_the_unit_and_not_without(pod
         assert look(without=needed) == dict.fromkeys(pods.uids, ("service", None))
 
 
-CONNECT = """
-import fcntl, socket, struct
-with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-    fcntl.ioctl(control, 0x8914, struct.pack("16sH14x", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
-with socket.socket() as client:
-    try:
-        client.connect(("127.0.0.1", 1))
-    except ConnectionRefusedError:
-        pass
-"""
-
-
 def test_a_connection_that_is_refused_is_counted_also_while_the_pod_is_frozen(pods: Pods) -> None:
     """The daemon thus sees a probe of a starting service, although no process in the pod runs."""
     pod = pods.add("starting", "none")
@@ -272,8 +234,9 @@ def test_a_connection_that_is_refused_is_counted_also_while_the_pod_is_frozen(po
     before = refused_connections(cgroup)
     assert before is not None
     (pod / "cgroup.freeze").write_text("1\n")
+    connect = "import errno, socket; assert socket.socket().connect_ex(('127.0.0.1', 1)) == errno.ECONNREFUSED"
     namespace = f"--net=/proc/{pods.processes[-1]}/ns/net"
-    subprocess.run(["nsenter", namespace, sys.executable, "-S", "-c", CONNECT], check=True)
+    subprocess.run(["nsenter", namespace, sys.executable, "-S", "-c", connect], check=True)
     assert refused_connections(cgroup) == before + 1
     (pod / "cgroup.freeze").write_text("0\n")
     cgroup.close()
