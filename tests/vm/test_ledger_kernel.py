@@ -97,20 +97,17 @@ def test_the_kernel_refuses(pausable_cgroup: PausableCgroup, cgroup: Cgroup, val
     assert pausable_cgroup.state().cpu_max == "50000 100000"
 
 
-@pytest.mark.parametrize("value", ["1000 100000", "1000 1000", "1000 1000000", "max 1000"])
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        *((value, value) for value in ("1000 100000", "1000 1000", "1000 1000000", "max 1000")),
+        pytest.param("max", "max 1000000", id="max-keeps-the-period-so-both-are-always-written"),
+        pytest.param("2000", "2000 1000000", id="quota-keeps-the-period"),
+    ],
+)
 @pytest.mark.newest_kernel
-def test_the_kernel_takes(pausable_cgroup: PausableCgroup, cgroup: Cgroup, value: str) -> None:
-    pausable_cgroup.set("max 100000")
-    cgroup.write("cpu.max", value)
-    assert pausable_cgroup.state().cpu_max == value
-
-
-@pytest.mark.parametrize(("written", "found"), [("max", "max 1000000"), ("2000", "2000 1000000")])
-@pytest.mark.newest_kernel
-def test_a_bare_quota_keeps_the_period_so_both_are_always_written(
-    pausable_cgroup: PausableCgroup, cgroup: Cgroup, written: str, found: str
-) -> None:
-    pausable_cgroup.set("1000 1000000")
+def test_the_kernel_takes(pausable_cgroup: PausableCgroup, cgroup: Cgroup, written: str, found: str) -> None:
+    pausable_cgroup.set("50000 1000000")
     cgroup.write("cpu.max", written)
     assert pausable_cgroup.state().cpu_max == found
 
@@ -253,20 +250,15 @@ def test_a_removed_cgroup_is_gone_for_whoever_holds_it(
     assert pausable_cgroup.state() == CgroupState("max 100000", "0", "0", None)
 
 
-@pytest.mark.parametrize("mechanism", Mechanism)
-def test_a_removed_cgroup_cannot_be_paused(
-    pausable_cgroup: PausableCgroup, cgroup: Cgroup, mechanism: Mechanism
+@pytest.mark.newest_kernel
+def test_a_removed_cgroup_is_told_from_its_successor_and_cannot_be_paused(
+    pausable_cgroup: PausableCgroup, cgroup: Cgroup
 ) -> None:
     pausable_cgroup.folder.rmdir()
     pausable_cgroup.folder.mkdir()
-    with pytest.raises(CgroupGoneError):
-        ledger.pause(cgroup, request(mechanism))
+    for mechanism in Mechanism:
+        with pytest.raises(CgroupGoneError):
+            ledger.pause(cgroup, request(mechanism))
     assert pausable_cgroup.state() == CgroupState("max 100000", "0", "0", None)
-
-
-@pytest.mark.newest_kernel
-def test_inodes_tell_a_cgroup_from_its_successor(pausable_cgroup: PausableCgroup, cgroup: Cgroup) -> None:
-    pausable_cgroup.folder.rmdir()
-    pausable_cgroup.folder.mkdir()
     with pausable_cgroup.open() as successor:
         assert successor.id != cgroup.id
