@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -37,11 +35,6 @@ def is_at(node: Node, level: float) -> bool:
 
 def is_untouched(node: Node) -> bool:
     return high(node) == "max" and XATTR not in os.listxattr(node.kubepods.root)
-
-
-def restore(root: Path) -> None:
-    command = [sys.executable, "-m", "cgpause.restore", "--cgroup-root", str(root), "--daemon-only"]
-    subprocess.run(command, check=True, capture_output=True)
 
 
 def wake_ups(daemon: Daemon) -> int:
@@ -120,13 +113,14 @@ def stall_us(node: Node) -> int:
 
 
 def test_kill_9_leaves_a_record_that_a_successor_and_restore_understand(calm: Node, start: Start) -> None:
-    for _ in range(2):
-        daemon = start(ASLEEP)
+    """The tree may lie below another cgroup, as in kind: the successor and the clean-up look from further up."""
+    for root in (calm.root, CGROUP_ROOT):
+        daemon = start(ASLEEP, root=root)
         daemon.wait_for_log("armed memory.high")
         daemon.end(signal.SIGKILL)
         assert is_at(calm, TRIPWIRE)
 
-    restore(calm.root)
+    calm.restore("--daemon-only", root=CGROUP_ROOT)
 
     assert is_untouched(calm)
 
@@ -142,20 +136,3 @@ def test_a_foreign_write_is_answered_and_its_value_is_what_comes_back(calm: Node
 
     assert daemon.stop() == 0
     assert high(calm) == str(LIMIT - MIB)
-
-
-def test_a_nested_tree_is_braked_and_restored(calm: Node) -> None:
-    """The tree lies below another cgroup, as in kind, and the daemon gets a root further up."""
-    assert calm.root.parent == CGROUP_ROOT
-    (calm.folder / "config.toml").write_text(ASLEEP)
-    command = [sys.executable, "-m", "cgpause.daemon", "--config", str(calm.folder / "config.toml")]
-    command += ["--cgroup-root", str(CGROUP_ROOT), "--log-dir", str(calm.kubepods.log_dir)]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL) as process:
-        try:
-            wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire")
-        finally:
-            process.kill()
-
-    restore(CGROUP_ROOT)
-
-    assert is_untouched(calm)
