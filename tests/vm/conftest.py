@@ -45,17 +45,20 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def node(folder: Path) -> Iterator[Node]:
-    parent = CGROUP_ROOT / "cgpause-test.slice"
-    remove_tree(parent)
+def parent() -> Iterator[Path]:
+    """Make a cgroup for a kubepods tree, and first remove what a killed run left of it."""
+    path = CGROUP_ROOT / "cgpause-test.slice"
+    remove_tree(path)
     enable_controllers(CGROUP_ROOT)
-    parent.mkdir()
-    sleeper = ["/bin/sleep", "infinity"]
-    try:
-        with Kubepods(parent, folder / "log", LIMIT_MIB * MIB, sleeper) as kubepods:
-            yield Node(folder, kubepods)
-    finally:
-        remove_tree(parent)
+    path.mkdir()
+    yield path
+    remove_tree(path)
+
+
+@pytest.fixture
+def node(folder: Path, parent: Path) -> Iterator[Node]:
+    with Kubepods(parent, folder / "log", LIMIT_MIB * MIB, ["/bin/sleep", "infinity"]) as kubepods:
+        yield Node(folder, kubepods)
 
 
 @pytest.fixture

@@ -19,15 +19,15 @@ from helpers.terminals import TerminalProgram
 from helpers.trees import wait_until
 from lab.bed.arms import SLICE as TRIAL_SLICE
 from lab.bed.arms import Place, peer
-from lab.bed.kubepods import MIB, Kubepods, PodSpec, Tier, enable_controllers, make_uid, remove_tree
+from lab.bed.kubepods import MIB, Kubepods, PodSpec, Tier, make_uid
 from lab.bed.stage import calibrate, own_slice
 from lab.bed.trial import FOLDER as TRIAL_FOLDER
 from lab.vm.build import ensure_program
+from vm.realnode import CGROUP_ROOT
 
 from cgpause.config.settings import Config
 from cgpause.pods.tree import PodTree
 
-CGROUP_ROOT = Path("/sys/fs/cgroup")
 SLICE = "cgpause-demo.slice"
 FOLDER = Path("/run/cgpause-demo")
 
@@ -35,16 +35,6 @@ FOLDER = Path("/run/cgpause-demo")
 @pytest.fixture(scope="module")
 def worker() -> str:
     return str(ensure_program("worker"))
-
-
-@pytest.fixture
-def parent() -> Iterator[Path]:
-    path = CGROUP_ROOT / "cgpause-lab-test.slice"
-    remove_tree(path)
-    enable_controllers(CGROUP_ROOT)
-    path.mkdir()
-    yield path
-    remove_tree(path)
 
 
 def has_process(cgroup: Path) -> bool:
