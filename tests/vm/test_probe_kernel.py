@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.trees import wait_until
-from lab.bed.kubepods import MIB, Kubepods, enable_controllers, remove_tree, write
+from lab.bed.kubepods import MIB, Kubepods, write
 from lab.bed.services import Namespaces, Plan, Services
 from lab.measure.liveness import STATES
 from lab.measure.liveness import run as run_liveness
@@ -18,23 +17,11 @@ from lab.measure.probe import run
 from lab.vm.build import ensure_program
 from lab.vm.host import LabError
 
-CGROUP_ROOT = Path("/sys/fs/cgroup")
-
-PLAN = Plan(seconds=80, timeout=2.5)
+PLAN = Plan(seconds=50, timeout=2.5)
 """Probes as on a node, but an emulated service may need more than 1 s to answer. The run is long enough for a service
 to be paused, resumed and paused again."""
 PATIENCE_S = 1200
 """Time in seconds in which one run has to show something; other VMs may keep this machine busy until then."""
-
-
-@pytest.fixture
-def parent() -> Iterator[Path]:
-    path = CGROUP_ROOT / "cgpause-probe-test.slice"
-    remove_tree(path)
-    enable_controllers(CGROUP_ROOT)
-    path.mkdir()
-    yield path
-    remove_tree(path)
 
 
 def run_undisturbed(plan: Plan) -> dict[str, Any]:
