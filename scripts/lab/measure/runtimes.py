@@ -33,8 +33,6 @@ _WAIT_S: Final = 60
 
 def make_bundle(runtime: str, folder: Path, cgroups_path: str) -> None:
     """Make an OCI bundle whose root is a bind mount of this machine's root file system."""
-    (folder / "rootfs").mkdir()
-    run_tool(["mount", "--bind", "/", folder / "rootfs"])
     run_tool([runtime, "spec"], cwd=folder)
     config = folder / "config.json"
     spec = json.loads(config.read_text())
@@ -42,6 +40,9 @@ def make_bundle(runtime: str, folder: Path, cgroups_path: str) -> None:
     spec["process"] |= {"terminal": False, "args": ["/bin/sh", "-c", _PROGRAM]}
     spec["linux"]["cgroupsPath"] = cgroups_path
     config.write_text(json.dumps(spec))
+    # The mount comes last: after a failure before it, the folder can be removed without the machine's files in it.
+    (folder / "rootfs").mkdir()
+    run_tool(["mount", "--bind", "/", folder / "rootfs"])
 
 
 def start_once(runtime: str, bundle: Path, pod: Path) -> float:
