@@ -164,17 +164,17 @@ def throttle_and_freeze(cgroup: Cgroup) -> None:
     freeze(cgroup)
 
 
-HOLDS: dict[str, Callable[[Cgroup], object]] = {
+PAUSES: dict[str, Callable[[Cgroup], object]] = {
     "throttle": _pause(Mechanism.THROTTLE),
     "freeze": _pause(Mechanism.FREEZE),
     "throttle-and-freeze": throttle_and_freeze,
 }
 
 
-def _held(hold: str, foreign: str | None = None) -> Callable[[PausableCgroup], object]:
+def _paused(how: str, foreign: str | None = None) -> Callable[[PausableCgroup], object]:
     def prepare(cgroup: PausableCgroup) -> None:
         with cgroup.open() as opened:
-            HOLDS[hold](opened)
+            PAUSES[how](opened)
         if foreign is not None:
             cgroup.write("cpu.max", foreign)
 
@@ -183,7 +183,7 @@ def _held(hold: str, foreign: str | None = None) -> Callable[[PausableCgroup], o
 
 def _thawed(cgroup: PausableCgroup) -> None:
     """Leave the cgroup as a daemon does that dies between the record and the freeze."""
-    _held("freeze")(cgroup)
+    _paused("freeze")(cgroup)
     cgroup.write("cgroup.freeze", "0")
 
 
@@ -219,16 +219,16 @@ def _scenarios() -> Iterator[Scenario]:
         name = cpu_max.replace(" ", "/") + (f"+{burst}" if burst else "")
         for mechanism in Mechanism:
             yield Scenario(f"pause-{mechanism}-{name}", cpu_max, burst, lambda _: None, _pause(mechanism), cpu_max)
-        yield Scenario(f"freeze-{name}", cpu_max, burst, _held("throttle"), freeze, cpu_max)
-        for hold in HOLDS:
-            yield Scenario(f"resume-{hold}-{name}", cpu_max, burst, _held(hold), ledger.resume, cpu_max)
-            prepare = _held(hold)
-            yield Scenario(f"take-over-{hold}-{name}", cpu_max, burst, prepare, take_over(), cpu_max)
-            yield Scenario(f"set-end-{hold}-{name}", cpu_max, burst, prepare, _set_end, cpu_max)
+        yield Scenario(f"freeze-{name}", cpu_max, burst, _paused("throttle"), freeze, cpu_max)
+        for kind in PAUSES:
+            yield Scenario(f"resume-{kind}-{name}", cpu_max, burst, _paused(kind), ledger.resume, cpu_max)
+            prepare = _paused(kind)
+            yield Scenario(f"take-over-{kind}-{name}", cpu_max, burst, prepare, take_over(), cpu_max)
+            yield Scenario(f"set-end-{kind}-{name}", cpu_max, burst, prepare, _set_end, cpu_max)
         freezing = take_over(Mechanism.FREEZE)
-        yield Scenario(f"take-over-and-freeze-{name}", cpu_max, burst, _held("throttle"), freezing, cpu_max)
+        yield Scenario(f"take-over-and-freeze-{name}", cpu_max, burst, _paused("throttle"), freezing, cpu_max)
         yield Scenario(f"take-over-thawed-{name}", cpu_max, burst, _thawed, take_over(), cpu_max)
-        for hold, foreigns in (
+        for kind, foreigns in (
             ("throttle", (cpu_max, "60000 100000", "max 50000")),
             ("throttle-and-freeze", (cpu_max, "60000 100000")),
         ):
@@ -236,13 +236,13 @@ def _scenarios() -> Iterator[Scenario]:
                 if foreign == TIGHT:
                     continue  # the pause's value is the original itself, so the ledger cannot detect a foreign write
                 foreign_name = foreign.replace(" ", "/")
-                prepare = _held(hold, foreign)
+                prepare = _paused(kind, foreign)
                 for operation, how in (("reassert", _reassert), ("take-over", take_over())):
                     yield Scenario(
-                        f"{operation}-{hold}-{name}-now-{foreign_name}", cpu_max, burst, prepare, how, foreign
+                        f"{operation}-{kind}-{name}-now-{foreign_name}", cpu_max, burst, prepare, how, foreign
                     )
-            prepare = _held(hold, "60000 100000")
-            yield Scenario(f"resume-{hold}-{name}-resized", cpu_max, burst, prepare, ledger.resume, "60000 100000")
+            prepare = _paused(kind, "60000 100000")
+            yield Scenario(f"resume-{kind}-{name}-resized", cpu_max, burst, prepare, ledger.resume, "60000 100000")
 
 
 SCENARIOS = list(_scenarios())
@@ -357,8 +357,8 @@ RACES = [
     for resized, what in (("70000 100000", "resized"), ("1000 1000000", "resized-below-our-quota"))
     for name, prepare, operation, restored in (
         ("pause", lambda _: None, _pause(Mechanism.THROTTLE), "50000 100000"),
-        ("reassert", _held("throttle", "60000 100000"), _reassert, "60000 100000"),
-        ("take-over", _held("throttle", "60000 100000"), take_over(), "60000 100000"),
+        ("reassert", _paused("throttle", "60000 100000"), _reassert, "60000 100000"),
+        ("take-over", _paused("throttle", "60000 100000"), take_over(), "60000 100000"),
     )
 ]
 

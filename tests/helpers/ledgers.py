@@ -9,7 +9,7 @@ from pathlib import Path
 from cgpause.core.errors import KernelWriteError
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import high
-from helpers.crashing import HOLDS, Before, PausableCgroup, SteppedCgroup
+from helpers.crashing import PAUSES, Before, PausableCgroup, SteppedCgroup
 
 
 def make_cgroup(root: Path, path: str = "pod") -> PausableCgroup:
@@ -22,7 +22,7 @@ def make_cgroup(root: Path, path: str = "pod") -> PausableCgroup:
 
 def hold(cgroup: PausableCgroup, how: str) -> None:
     with cgroup.open() as opened:
-        HOLDS[how](opened)
+        PAUSES[how](opened)
 
 
 def high_state(folder: Path) -> tuple[str, bool]:

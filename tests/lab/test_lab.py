@@ -71,7 +71,7 @@ def test_the_daemons_log_is_counted_as_it_is_written() -> None:
         log.take(line)
 
     assert (log.started, log.pauses, log.resumes, log.sacrifices) == (True, 2, 1, 1)
-    assert (log.holds, log.paused_s) == ([("u1", 1.5)], [1.5])
+    assert (log.ended_pauses, log.paused_s) == ([("u1", 1.5)], [1.5])
     assert {"u2"} == log.paused_now
 
 

@@ -23,7 +23,7 @@ def test_the_recording_is_of_the_same_jobs_at_a_known_commit(tmp_path: Path) -> 
         lives = list(map(spans, arm["timeline"].values()))
         assert sum(len(life.killed) for life in lives) == arm["restarts"]
         assert all(life.runs and len(life.runs) == len(life.killed) + 1 for life in lives)
-    assert sum(len(spans(job).held) for job in with_cgpause["timeline"].values()) > 0
+    assert sum(len(spans(job).paused) for job in with_cgpause["timeline"].values()) > 0
     timeline_plot.draw(results, tmp_path / "again.png")
     assert (tmp_path / "again.png").stat().st_size > 10_000
 

@@ -57,8 +57,8 @@ def test_pauses_of_jobs_and_of_other_pods_are_counted_apart() -> None:
     trial = stock.Trial("idle", stock.STOCK, 1, load)
     names = {"uid-job": load.jobs[0].name, "uid-idle": load.lasting[0].name}
     outcome = Outcome(2, 240.0, 1, 1, 1.5, {load.jobs[0].name: JobTimes(restarts=1)})
-    holds = [("uid-job", 5.0), ("uid-job", 9.0), ("uid-idle", 20.0), ("uid-of-a-service", 3.0)]
-    result = stock.summarize(trial, outcome, names, holds)
+    ended_pauses = [("uid-job", 5.0), ("uid-job", 9.0), ("uid-idle", 20.0), ("uid-of-a-service", 3.0)]
+    result = stock.summarize(trial, outcome, names, ended_pauses)
     assert (result["jobs"], result["finished"], result["all_finished"]) == (3, 2, False)
     assert (result["pauses"], result["paused_s"], result["longest_pause_s"]) == (2, 14.0, 9.0)
     assert result["other_pauses"] == 2

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from helpers.crashing import (
-    HOLDS,
+    PAUSES,
     THROTTLE,
     CgroupState,
     PausableCgroup,
@@ -221,7 +221,7 @@ def test_a_foreign_value_is_answered_and_is_the_original_from_then_on(
     "prepare",
     [
         pytest.param(lambda _: None, id="running"),
-        *(pytest.param(how, id=f"{name}-and-nothing-changed") for name, how in HOLDS.items()),
+        *(pytest.param(how, id=f"{name}-and-nothing-changed") for name, how in PAUSES.items()),
     ],
 )
 def test_nothing_foreign_is_not_answered(

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from helpers.crashing import (
     CHANGES,
-    HOLDS,
+    PAUSES,
     THROTTLE,
     CgroupState,
     PausableCgroup,
@@ -182,7 +182,7 @@ def test_a_freeze_is_recorded_first_leaves_the_quota_alone_and_is_undone_first(p
     "prepare",
     [
         pytest.param(lambda _: None, id="running"),
-        pytest.param(HOLDS["freeze"], id="paused-by-the-freezer"),
+        pytest.param(PAUSES["freeze"], id="paused-by-the-freezer"),
         pytest.param(throttle_and_freeze, id="frozen-on-top"),
         pytest.param(lambda cgroup: ledger.pause(cgroup, replace(request(), owner=Owner.MANUAL)), id="by-an-operator"),
     ],

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.crashing import HOLDS, THROTTLE, CgroupState, PausableCgroup, SteppedCgroup, freeze, request, take_over
+from helpers.crashing import PAUSES, THROTTLE, CgroupState, PausableCgroup, SteppedCgroup, freeze, request, take_over
 from helpers.ledgers import hold, make_cgroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ THROTTLED, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE
 
 
 @pytest.mark.parametrize("mechanism", [None, THROTTLED, FREEZE])
-@pytest.mark.parametrize("how", HOLDS)
+@pytest.mark.parametrize("how", PAUSES)
 def test_a_pause_that_is_taken_over_goes_on_as_it_was_and_is_never_interrupted(
     pod: PausableCgroup, cgroup: Cgroup, how: str, mechanism: Mechanism | None
 ) -> None:

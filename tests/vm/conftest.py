@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from helpers import trees
 from lab.bed.kubepods import Kubepods, enable_controllers, remove_tree
-from vm.realnode import CGROUP_ROOT, LIMIT_MIB, MIB, NOT_HELD_LONG, QUICK, REPO, Daemon, Node, Start, sandbox
+from vm.realnode import CGROUP_ROOT, LIMIT_MIB, LONG_PAUSES, MIB, QUICK, REPO, Daemon, Node, Start, sandbox
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -66,7 +66,7 @@ def start(node: Node) -> Iterator[Start]:
     running: list[Daemon] = []
 
     def start_one(
-        config: str = QUICK + NOT_HELD_LONG,
+        config: str = QUICK + LONG_PAUSES,
         cgroup: Path | None = None,
         root: Path = node.root,
         options: Sequence[str] = (),

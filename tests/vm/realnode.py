@@ -32,7 +32,7 @@ sacrifice = false
 """
 BATCH = '[[pods]]\nmatch = "default/*"\nclass = "batch"\n'
 """The pods count as batch by rule: they share the VM's network, where another process listens."""
-NOT_HELD_LONG = "[hold]\nmax_pause_s = 3600\n"
+LONG_PAUSES = "[hold]\nmax_pause_s = 3600\n"
 
 
 @dataclass
@@ -179,7 +179,7 @@ def frozen(pod: Path) -> bool:
     return "frozen 1" in (pod / "cgroup.events").read_text()
 
 
-def hold_web(
+def pause_web(
     node: Node,
     start: Start,
     *config: str,

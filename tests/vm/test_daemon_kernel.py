@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from helpers.trees import records_left, wait_until
 from lab.bed.kubepods import PodSpec, Tier, make_uid, read_keyed
-from vm.realnode import CGROUP_ROOT, FULL_MIB, MIB, NOT_HELD_LONG, PAUSED, QUICK, Node, Start, cpu_max, hold_web
+from vm.realnode import CGROUP_ROOT, FULL_MIB, LONG_PAUSES, MIB, PAUSED, QUICK, Node, Start, cpu_max, pause_web
 
 from cgpause.ledger.record import XATTR
 
@@ -75,7 +75,7 @@ def test_a_psi_trigger_at_the_limit_leads_to_a_pause(node: Node, start: Start) -
 
 def test_a_pod_whose_record_is_lost_gets_its_original_back(node: Node, start: Start) -> None:
     """The daemon remembers the original; systemd does not know these pods. Tight memory has it paused again."""
-    pod, daemon = hold_web(node, start, cpu_max="50000 100000")
+    pod, daemon = pause_web(node, start, cpu_max="50000 100000")
     os.removexattr(pod, XATTR)
     daemon.wait_for_log(" paused pod=default/web ", 2)
     os.setxattr(pod, XATTR, b"?")
@@ -117,7 +117,7 @@ def test_a_pod_is_paused_only_while_a_program_runs_in_it(node: Node, start: Star
     """With nothing but its sandbox it takes no memory, and its next container could not be made: image, back-off."""
     node.add("web", 10)
     node.add("filler", 10, namespace="kube-system")
-    daemon = start(QUICK + NOT_HELD_LONG + "settle_s = 0.2\n")
+    daemon = start(QUICK + LONG_PAUSES + "settle_s = 0.2\n")
     node.resize("filler", FULL_MIB - 20)
     daemon.wait_for_pause("web")
 
@@ -172,7 +172,7 @@ def test_a_daemon_that_sleeps_learns_the_peak_of_a_pod_that_ends(node: Node, sta
 def test_sacrifice_kills_the_container_and_spares_the_sandbox(node: Node, start: Start) -> None:
     pod = node.add("web", 80)
     node.add("filler", 10, namespace="kube-system")
-    daemon = start(QUICK.replace("sacrifice = false", "sacrifice = true") + NOT_HELD_LONG)
+    daemon = start(QUICK.replace("sacrifice = false", "sacrifice = true") + LONG_PAUSES)
     node.resize("filler", FULL_MIB - 90)
 
     daemon.wait_for_log("sacrificed pod=default/web")
@@ -209,7 +209,7 @@ def test_a_pod_whose_memory_is_in_tmpfs_is_not_sacrificed_for_it(
     try:
         node.kubepods.start_container(ram, ["sh", "-c", script])
         wait_until(lambda: read_keyed(path / "memory.stat")["shmem"] >= 100 * MIB, "the tmpfs to be filled")
-        daemon = start(config + NOT_HELD_LONG + rules)
+        daemon = start(config + LONG_PAUSES + rules)
         node.resize("filler", FULL_MIB - 180)
         node.resize("plain", 80)  # a pod with a demand
 
@@ -230,7 +230,7 @@ def test_two_daemons_on_one_tree_wage_no_war(node: Node, start: Start, policy: s
     node.add("filler", 10, namespace="kube-system")
     (node.kubepods.root / "memory.high").write_text("max")
     config = QUICK.replace("watermark", policy, 1).replace("enabled = false", "enabled = true")
-    daemons = [start(config + NOT_HELD_LONG), start(config + NOT_HELD_LONG, root=CGROUP_ROOT)]
+    daemons = [start(config + LONG_PAUSES), start(config + LONG_PAUSES, root=CGROUP_ROOT)]
     for _ in range(2):
         node.resize("filler", FULL_MIB - 70)
         time.sleep(2)

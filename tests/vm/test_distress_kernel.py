@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from helpers.trees import wait_until
 from lab.bed.kubepods import spawn_into
-from vm.realnode import BATCH, FULL_MIB, NOT_HELD_LONG, QUICK, Node, Start, cpu_max, frozen, hold_web
+from vm.realnode import BATCH, FULL_MIB, LONG_PAUSES, QUICK, Node, Start, cpu_max, frozen, pause_web
 
 VISITED = 'reason="a process was started in it from outside"'
 
@@ -34,7 +34,7 @@ def test_an_oom_kill_in_a_paused_pod_ends_the_pause(node: Node, start: Start) ->
     (pod / "memory.max").write_text("40M")  # before the pause: the daemon looks for kills when a limit changes
     node.add("filler", 10, namespace="kube-system")
     service = BATCH.replace('"batch"', '"service"')  # throttled all the time, so that it can grow
-    daemon = start(QUICK + NOT_HELD_LONG + service + "[throttle]\nquota_us = 20000\n")
+    daemon = start(QUICK + LONG_PAUSES + service + "[throttle]\nquota_us = 20000\n")
     node.resize("filler", FULL_MIB - 20)
     daemon.wait_for_pause("web")
     # Without an inode of memory.events in its cache, the kernel reports no change of that file.
@@ -49,7 +49,7 @@ def test_an_oom_kill_in_a_paused_pod_ends_the_pause(node: Node, start: Start) ->
 def test_a_pod_whose_image_names_another_stop_signal_is_resumed(node: Node, start: Start) -> None:
     """The stop signals of httpd and systemd."""
     node.add("other", 10)
-    _, daemon = hold_web(node, start, 'mechanism = "freeze"\n' + QUICK + NOT_HELD_LONG)
+    _, daemon = pause_web(node, start, 'mechanism = "freeze"\n' + QUICK + LONG_PAUSES)
     daemon.wait_for_pause("other")
 
     for name, number in (("web", signal.SIGWINCH), ("other", signal.SIGRTMIN + 3)):
@@ -62,7 +62,7 @@ def test_a_pod_whose_image_names_another_stop_signal_is_resumed(node: Node, star
 @pytest.mark.newest_kernel
 def test_a_batch_pod_is_frozen_soon_after_it_was_throttled_so_that_its_end_is_seen(node: Node, start: Start) -> None:
     """A throttled pod would take the signal, leave the idle state, and need minutes for its last seconds of work."""
-    pod, daemon = hold_web(node, start, QUICK + NOT_HELD_LONG + BATCH, cpu_max="50000 100000")
+    pod, daemon = pause_web(node, start, QUICK + LONG_PAUSES + BATCH, cpu_max="50000 100000")
     wait_until(lambda: frozen(pod), "the freeze")
 
     os.kill(node.containers["web"].pid, signal.SIGTERM)
@@ -104,7 +104,7 @@ def test_a_pod_that_makes_up_reasons_to_be_resumed_stays_paused(
     argv = [sys.executable, "-S", str(Path(__file__).with_name("escape.py")), kind]
     _, pidfd = spawn_into(node.containers["web"].scope, argv)
     os.close(pidfd)
-    daemon = start(QUICK + NOT_HELD_LONG + "min_run_s = 1\n" + BATCH)
+    daemon = start(QUICK + LONG_PAUSES + "min_run_s = 1\n" + BATCH)
     node.resize("filler", FULL_MIB - 20)
     daemon.wait_for_pause("web")
     wait_until(lambda: stays_frozen(pod), "the pod to stay frozen")
@@ -122,7 +122,7 @@ def test_a_pod_that_makes_up_reasons_to_be_resumed_stays_paused(
 
 def test_what_is_started_in_a_paused_pod_from_outside_gets_it_resumed(node: Node, start: Start) -> None:
     """An exec probe, a preStop hook or kubectl exec would get no answer from a paused pod; above, the pod is frozen."""
-    _, daemon = hold_web(node, start, f'mechanism = "throttle"\n{QUICK}{NOT_HELD_LONG}')
+    _, daemon = pause_web(node, start, f'mechanism = "throttle"\n{QUICK}{LONG_PAUSES}')
 
     pid, pidfd = spawn_into(node.containers["web"].scope, ["/bin/sleep", "5"])
 

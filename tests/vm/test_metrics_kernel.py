@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from helpers.monitoring import alerts, expressions
 from helpers.trees import wait_until
-from vm.realnode import MIB, NOT_HELD_LONG, QUICK, REPO, Node, Start, cpu_max, hold_web, sandbox
+from vm.realnode import LONG_PAUSES, MIB, QUICK, REPO, Node, Start, cpu_max, pause_web, sandbox
 
 from cgpause.core.clock import now_ns
 from cgpause.core.paths import DEFAULT_LISTEN, METRICS_FILE
@@ -28,7 +28,7 @@ from cgpause.kernel.wholefile import replace
 from cgpause.telemetry.metrics import FAMILIES, Figure, Values
 from cgpause.telemetry.published import Stamp, encode
 
-METRICS = QUICK + NOT_HELD_LONG + "[metrics]\npublish = true\n"
+METRICS = QUICK + LONG_PAUSES + "[metrics]\npublish = true\n"
 MONITORING = REPO / "docs/monitoring"
 API = "http://127.0.0.1:9090/api/v1"
 CONFIG = f"""
@@ -128,7 +128,7 @@ def test_a_real_prometheus_scrapes_what_happens_on_the_node(
     node: Node, start: Start, exporter: str, prometheus: None
 ) -> None:
     wait_for("cgpause_up == 0")  # no daemon publishes yet
-    web, daemon = hold_web(node, start, METRICS, cpu_max="50000 100000", options=["--run-dir", "/run/cgpause"])
+    web, daemon = pause_web(node, start, METRICS, cpu_max="50000 100000", options=["--run-dir", "/run/cgpause"])
 
     wait_for("cgpause_up == 1")
     wait_for('cgpause_pods{state="paused"} == 1')

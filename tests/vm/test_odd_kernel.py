@@ -12,7 +12,7 @@ from pathlib import Path
 
 from helpers.trees import records_left, wait_until
 from lab.bed.kubepods import Kubepods, PodSpec, enable_controllers, make_uid, remove_tree, spawn_into
-from vm.realnode import FULL_MIB, LIMIT_MIB, MIB, PAUSED, Daemon, Node, Start, cpu_max, hold_web
+from vm.realnode import FULL_MIB, LIMIT_MIB, MIB, PAUSED, Daemon, Node, Start, cpu_max, pause_web
 
 from cgpause.core.clock import now_ns
 
@@ -50,7 +50,7 @@ def setting(path: str, value: str) -> Iterator[None]:
 
 
 def test_kubepods_that_goes_and_returns_is_followed(node: Node, start: Start) -> None:
-    _, daemon = hold_web(node, start, cpu_max=ORIGINAL)
+    _, daemon = pause_web(node, start, cpu_max=ORIGINAL)
 
     node.kubepods.remove()
     daemon.wait_for_log("pod gone pod=default/web")
@@ -119,7 +119,7 @@ def test_daemon_that_sleeps_arms_the_tripwire_of_the_tree_that_kubelet_uses_now(
 
 
 def test_thousand_pods_at_once_are_all_seen_and_the_paused_one_is_resumed(node: Node, start: Start) -> None:
-    pod, daemon = hold_web(node, start, cpu_max=ORIGINAL, properties=["LimitNOFILE=65536"])
+    pod, daemon = pause_web(node, start, cpu_max=ORIGINAL, properties=["LimitNOFILE=65536"])
 
     uids = add_empty_pods(node, 1000)
 
@@ -136,7 +136,7 @@ def test_thousand_pods_at_once_are_all_seen_and_the_paused_one_is_resumed(node: 
 
 def test_full_inotify_queue_loses_neither_pods_nor_foreign_writes(node: Node, start: Start) -> None:
     with setting("/proc/sys/fs/inotify/max_queued_events", "16"):
-        pod, daemon = hold_web(node, start, cpu_max=ORIGINAL)
+        pod, daemon = pause_web(node, start, cpu_max=ORIGINAL)
     pid = daemon.pid
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -156,7 +156,7 @@ def test_full_inotify_queue_loses_neither_pods_nor_foreign_writes(node: Node, st
 def test_clock_that_jumps_neither_ends_nor_prolongs_a_pause(node: Node, start: Start) -> None:
     """Forth by a day, and then back by two."""
     by_hand = node.add("by-hand", 2, cpu_max=ORIGINAL)
-    pod, daemon = hold_web(node, start, cpu_max=ORIGINAL)
+    pod, daemon = pause_web(node, start, cpu_max=ORIGINAL)
     daemon.wait_for_pause("by-hand")
     expires_ns = now_ns() + 20 * S
     cgpause(node, "pause", "default/by-hand", "--for", "20s")
@@ -181,7 +181,7 @@ def test_clock_that_jumps_neither_ends_nor_prolongs_a_pause(node: Node, start: S
 def test_suspend_takes_no_pause_from_the_daemon_and_counts_for_one_that_has_a_time(node: Node, start: Start) -> None:
     """To memory (ACPI S3), as a laptop or a virtual machine does; CLOCK_BOOTTIME goes on meanwhile."""
     by_hand = node.add("by-hand", 2, cpu_max=ORIGINAL)
-    pod, daemon = hold_web(node, start, cpu_max=ORIGINAL)
+    pod, daemon = pause_web(node, start, cpu_max=ORIGINAL)
     daemon.wait_for_pause("by-hand")
     cgpause(node, "pause", "default/by-hand", "--for", "15s")
 
@@ -210,7 +210,7 @@ def suspend(seconds: int) -> float:
 
 def test_resize_in_place_in_kubelets_order_is_what_a_resume_leaves(node: Node, start: Start) -> None:
     """The pod's cgroup first when it grows, the container's first when it shrinks (kubelet, doPodResizeAction)."""
-    pod, daemon = hold_web(node, start, cpu_max=ORIGINAL)
+    pod, daemon = pause_web(node, start, cpu_max=ORIGINAL)
     container = node.containers["web"].scope
     for cgroup in (pod, container):
         (cgroup / "memory.max").write_text(str(100 * MIB))

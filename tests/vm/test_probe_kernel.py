@@ -32,7 +32,7 @@ def run_undisturbed(plan: Plan) -> dict[str, Any]:
     until = time.monotonic() + PATIENCE_S
     result = run(plan)
     while (result["control_missed"] or not has_pauses(result)) and time.monotonic() < until:
-        result = run(replace(PLAN, hold_services=plan.hold_services))
+        result = run(replace(PLAN, pause_services=plan.pause_services))
     if result["control_missed"]:
         raise LabError("this machine stalls for longer than a probe waits")
     return result
@@ -67,7 +67,7 @@ def test_services_that_are_paused_again_and_again_never_miss_three_probes_in_a_r
     had some that did): repeat until one does.
     """
     for _ in range(6):
-        result = run_undisturbed(replace(PLAN, hold_services=True))
+        result = run_undisturbed(replace(PLAN, pause_services=True))
         assert result["batch_pauses"] == 0
         assert result["service_pauses"] > 0
         assert_no_service_died(result)

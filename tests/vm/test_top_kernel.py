@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from helpers.terminals import TerminalProgram
 from helpers.trees import records_left, wait_until
-from vm.realnode import FULL_MIB, NOT_HELD_LONG, PAUSED, QUICK, Node, Start, cpu_max, frozen
+from vm.realnode import FULL_MIB, LONG_PAUSES, PAUSED, QUICK, Node, Start, cpu_max, frozen
 
 from cgpause.kernel.find_daemon import DaemonState, FoundDaemon, find_daemon
 
@@ -24,7 +24,7 @@ PATIENCE_S = 900  # for an emulated CPU under pressure
 
 @pytest.fixture
 def top(node: Node) -> Iterator[TerminalProgram]:
-    (node.folder / "config.toml").write_text(QUICK + NOT_HELD_LONG)
+    (node.folder / "config.toml").write_text(QUICK + LONG_PAUSES)
     argv = node.cgpause("--config", str(node.folder / "config.toml"), "--state-dir", STATE, "top")
     shutil.rmtree(STATE, ignore_errors=True)  # tests of the packages leave it
     Path(STATE).mkdir()

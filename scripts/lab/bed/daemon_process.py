@@ -33,14 +33,14 @@ class DaemonLog:
     pauses: int = 0
     resumes: int = 0
     sacrifices: int = 0
-    holds: list[tuple[str, float]] = field(default_factory=list)
+    ended_pauses: list[tuple[str, float]] = field(default_factory=list)
     """UID of the pod, and duration in seconds, of each ended pause."""
     paused_now: set[str] = field(default_factory=set)
 
     @property
     def paused_s(self) -> list[float]:
         """Durations of the ended pauses in seconds."""
-        return [paused_s for _, paused_s in self.holds]
+        return [paused_s for _, paused_s in self.ended_pauses]
 
     def take(self, line: str) -> None:
         """Count one line; ignore lines of other kinds."""
@@ -59,7 +59,7 @@ class DaemonLog:
             case "resumed":
                 self.resumes += 1
                 self.paused_now.discard(values["uid"])
-                self.holds.append((values["uid"], float(values.get("paused_s", "0"))))
+                self.ended_pauses.append((values["uid"], float(values.get("paused_s", "0"))))
             case "sacrificed":
                 self.sacrifices += 1
 

@@ -41,7 +41,7 @@ class Plan:
     timeout: float = 1.0
     failures: int = 3
     scale: float = 1.0
-    hold_services: bool = False
+    pause_services: bool = False
     services: int = 3
     jobs: int = 10
     """Number of jobs. Their requests, and half of their limits, fit beside the services'; their limits fill 1.3 nodes.

@@ -1,6 +1,6 @@
 """Measures liveness probes of services beside volatile batch jobs, on a node whose memory is always full.
 
-    python -m lab.measure.probe --seconds 600 [--hold-services]
+    python -m lab.measure.probe --seconds 600 [--pause-services]
 
 It needs root and cgroup v2, on a host or in a VM. The daemon with its default configuration runs on a real kubepods
 tree. The pods are batch jobs that never end and together need more than the capacity, and services that answer HTTP.
@@ -8,7 +8,7 @@ Each pod's sandbox keeps a network namespace. One prober for each service, outsi
 probes as kubelet does (service.c). After `failures` misses in a row the lab kills and restarts the container as kubelet
 does: SIGTERM, SIGKILL after 30 s, then the back-off. The result is one JSON object on stdout.
 
-With `--hold-services` a rule protects the batch jobs, fewer of them run, and the daemon freezes services instead. The
+With `--pause-services` a rule protects the batch jobs, fewer of them run, and the daemon freezes services instead. The
 probes then meet pauses, and only the limits of [hold] keep a service alive. Probes and back-off have the times of a
 node: a starting pod may be paused for 18 s, which two probes with Kubernetes' defaults survive, and faster ones do not.
 
@@ -50,15 +50,15 @@ _FILL_SECONDS: Final = 300
 
 def config_text(plan: Plan) -> str:
     """Return the daemon's configuration: the defaults, or rules with which it can freeze the services alone."""
-    if not plan.hold_services:
+    if not plan.pause_services:
         return ""
     return f'mechanism = "{HowPaused.FREEZE}"\n[[pods]]\nmatch = "demo/batch-*"\nprotect = true\n'
 
 
-def tell_apart(holds: Iterable[tuple[str, float]], services: set[str]) -> dict[str, float]:
+def tell_apart(ended_pauses: Iterable[tuple[str, float]], services: set[str]) -> dict[str, float]:
     """Return the figures of the pauses of services and of all other pods; `services` has the services' UIDs."""
     times: dict[str, list[float]] = {"service": [], "batch": []}
-    for uid, paused_s in holds:
+    for uid, paused_s in ended_pauses:
         times["service" if uid in services else "batch"].append(paused_s)
     found: dict[str, float] = {}
     for kind, each in times.items():
@@ -71,7 +71,7 @@ def make_jobs(plan: Plan, worker: Path, work: int) -> list[Job]:
     """Return batch jobs that never end: each keeps half of its limit and grows towards the limit and back, for ever."""
     limit = plan.job_mib * MIB
     numbers = [str(number) for number in (limit, plan.unit_mib * MIB, 10**12, work)]
-    names = [f"batch-{number:02}" for number in range(plan.protected_jobs if plan.hold_services else plan.jobs)]
+    names = [f"batch-{number:02}" for number in range(plan.protected_jobs if plan.pause_services else plan.jobs)]
     return [Job(name, limit, (str(worker), *numbers, str(seed))) for seed, name in enumerate(names, 1)]
 
 
@@ -133,7 +133,7 @@ def run(plan: Plan) -> dict[str, Any]:
         probes = services.probes
         return {
             "seconds": round(full_at_s[-1] - full_at_s[0], 1),
-            "hold_services": plan.hold_services,
+            "pause_services": plan.pause_services,
             "period_s": plan.period * plan.scale,
             "timeout_s": plan.timeout * plan.scale,
             "failures": plan.failures,
@@ -145,7 +145,7 @@ def run(plan: Plan) -> dict[str, Any]:
             "slowest_answer_ms": round(probes.slowest_answer_us / 1000, 1),
             "liveness_kills": probes.kills,
             "control_missed": control.probes.missed,
-            **tell_apart(daemon.log.holds, services.uids),
+            **tell_apart(daemon.log.ended_pauses, services.uids),
             "oom_kills": outcome.oom_kills,
             "mean_use_pct": round(100 * sum(use) / len(use), 1),
             "daemon_exit_code": code,
@@ -159,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     default = Plan()
     parser = argparse.ArgumentParser(description="Liveness probes of services on a node whose memory is full.")
     parser.add_argument("--seconds", type=float, default=default.seconds, help="how long (%(default)s)")
-    parser.add_argument("--hold-services", action="store_true", help="protect batch, freeze services")
+    parser.add_argument("--pause-services", action="store_true", help="protect batch, freeze services")
     plan = Plan(**vars(parser.parse_args(argv)))
     return print_result("probe", lambda: run(plan))
 

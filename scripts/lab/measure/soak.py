@@ -115,7 +115,7 @@ class Soak:
     jobs: dict[str, tuple[PodSpec, Container]] = field(default_factory=dict)
     comers: list[PodSpec] = field(default_factory=list)
     made_again: int = 0
-    held_when_gone: int = 0
+    paused_when_gone: int = 0
     operator_pauses: int = 0
     wrong: list[str] = field(default_factory=list)
 
@@ -135,7 +135,7 @@ class Soak:
         spec = self.comers[number]
         self.check(spec)
         with self.open(spec) as cgroup:
-            self.held_when_gone += ledger.read_record(cgroup) is not None
+            self.paused_when_gone += ledger.read_record(cgroup) is not None
         self.tree.remove_pod(spec)
         self.comers[number] = self._make(spec)
         self.made_again += 1
@@ -230,7 +230,7 @@ def run(seconds: float) -> dict[str, Any]:
             "seconds": seconds,
             "pods": len(soak.all()),
             "made_again": soak.made_again,
-            "held_when_gone": soak.held_when_gone,
+            "paused_when_gone": soak.paused_when_gone,
             "reloads": reloads,
             "operator_pauses": soak.operator_pauses,
             "pauses": daemon.log.pauses,

@@ -106,7 +106,7 @@ def run_trial(trial: Trial, worker: Path) -> dict[str, Any]:
         outcome = jobs.run(namespaces.jobs(load.jobs), timeout_s=trial.timeout_s)
         if daemon.stop():
             raise LabError(f"the daemon ended badly:\n{tail(log)}")
-        result = summarize(trial, outcome, names, daemon.read_log().holds)
+        result = summarize(trial, outcome, names, daemon.read_log().ended_pauses)
         if services is not None:
             result |= {"service_restarts": services.restarts, "probe_restarts": services.probes.kills}
     say(json.dumps(result))
@@ -121,16 +121,16 @@ def _daemon(parent: Path, tree: Kubepods, folder: Path, log: Path) -> DaemonProc
 
 
 def summarize(
-    trial: Trial, outcome: Outcome, names: Mapping[str, str], holds: Iterable[tuple[str, float]]
+    trial: Trial, outcome: Outcome, names: Mapping[str, str], ended_pauses: Iterable[tuple[str, float]]
 ) -> dict[str, Any]:
     """Return the result of a run for JSON; pauses of other pods than jobs are counted separately.
 
-    `names` has the name of each job by its pod's UID, `holds` the pod's UID and the duration in s of each pause.
+    `names` has the name of each job by its pod's UID, `ended_pauses` the pod's UID and the duration in s of each pause.
     """
     lasting = {job.name for job in trial.load.lasting}
     of_jobs: list[float] = []
     of_others: list[float] = []
-    for uid, paused_s in holds:
+    for uid, paused_s in ended_pauses:
         name = names.get(uid)
         (of_others if name is None or name in lasting else of_jobs).append(paused_s)
     finished = outcome.finished == trial.load.count

@@ -34,27 +34,27 @@ class Recorder:
     used: list[tuple[float, int]] = field(default_factory=list)
     """Memory use at each sample, as (seconds, bytes)."""
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By job in the order of start: its `events` as (kind, seconds), and its pauses `held` as [from, to] in seconds."""
+    """By job in the order of start: `events` as (kind, seconds), and its pauses `paused` as [from, to] in seconds."""
     _names: dict[str, str] = field(default_factory=dict)
     """Names of jobs by the UID of their pod."""
-    _held: dict[str, list[float]] = field(default_factory=dict)
+    _paused: dict[str, list[float]] = field(default_factory=dict)
     """Unfinished pauses by UID, as [from, to] in seconds."""
 
     def on_event(self, event: Event) -> None:
         """Keep an event of a job."""
         self._names[event.pod.uid] = event.job.name
-        job = self.jobs.setdefault(event.job.name, {"events": [], "held": []})
+        job = self.jobs.setdefault(event.job.name, {"events": [], "paused": []})
         job["events"].append((event.kind, round(event.at_s, 2)))
 
-    def on_look(self, at_s: float, used_bytes: int, held: frozenset[str]) -> None:
+    def on_look(self, at_s: float, used_bytes: int, paused: frozenset[str]) -> None:
         """Keep a sample: a pause begins with the first sample that has it, and ends with the first one that has not."""
         self.used.append((round(at_s, 2), used_bytes))
-        for span in self._held.values():
+        for span in self._paused.values():
             span[1] = round(at_s, 2)
-        for uid in held - self._held.keys():
-            self._held[uid] = [round(at_s, 2), round(at_s, 2)]
-            self.jobs[self._names[uid]]["held"].append(self._held[uid])
-        self._held = {uid: span for uid, span in self._held.items() if uid in held}
+        for uid in paused - self._paused.keys():
+            self._paused[uid] = [round(at_s, 2), round(at_s, 2)]
+            self.jobs[self._names[uid]]["paused"].append(self._paused[uid])
+        self._paused = {uid: span for uid, span in self._paused.items() if uid in paused}
 
 
 def record(arm: str, work: int, worker: Path) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def render(results: dict[str, Any]) -> str:
 
 
 def _title(run: dict[str, Any]) -> str:
-    return "services have to be paused" if run["hold_services"] else "default"
+    return "services have to be paused" if run["pause_services"] else "default"
 
 
 def _probe(run: dict[str, Any]) -> str:

@@ -26,7 +26,7 @@ def render(results: dict[str, Any]) -> str:
         f"| seconds | {run['seconds']:g} |",
         f"| pods at a time | {run['pods']} |",
         f"| deleted and made again | {run['made_again']} |",
-        f"| of these while paused | {run['held_when_gone']} |",
+        f"| of these while paused | {run['paused_when_gone']} |",
         f"| pauses by the daemon | {run['pauses']} |",
         f"| pauses by the operator | {run['operator_pauses']} |",
         f"| reloads | {run['reloads']} |",

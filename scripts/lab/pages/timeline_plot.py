@@ -24,7 +24,7 @@ RESULTS = MEASUREMENTS / "timeline.json"
 PICTURE = MEASUREMENTS / "timeline.png"
 
 _MIB = 1 << 20
-_RUNS, _HELD, _WAITS, _KILLED = "#56B4E9", "#E69F00", "#dddddd", "#000000"
+_RUNS, _PAUSED, _WAITS, _KILLED = "#56B4E9", "#E69F00", "#dddddd", "#000000"
 _TITLES = {"none": "without cgpause", STOCK: "with cgpause"}
 
 
@@ -34,13 +34,13 @@ class Spans(NamedTuple):
     runs: list[tuple[float, float]]
     backs_off: list[tuple[float, float]]
     """Spans in CrashLoopBackOff."""
-    held: list[tuple[float, float]]
+    paused: list[tuple[float, float]]
     killed: list[float]
 
 
 def spans(job: dict[str, Any]) -> Spans:
     """Return the spans and kills of a job, from its pauses and events."""
-    found = Spans([], [], [(begin, end) for begin, end in job["held"]], [])
+    found = Spans([], [], [(begin, end) for begin, end in job["paused"]], [])
     since_s = 0.0
     for kind, at_s in job["events"]:
         match EventKind(kind):
@@ -78,7 +78,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
         panels[0][0].set_ylabel("used by pods, MiB")
         panels[1][0].set_ylabel("job, in the order of admission")
         killed = panels[1][0].plot([], [], "x", color=_KILLED, markersize=6, markeredgewidth=1.8)[0]
-        handles = [Patch(color=_RUNS), Patch(color=_HELD), Patch(color=_WAITS), killed]
+        handles = [Patch(color=_RUNS), Patch(color=_PAUSED), Patch(color=_WAITS), killed]
         labels = ["runs", "paused by cgpause", "CrashLoopBackOff", "OOM kill"]
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
         one = arms[0]
@@ -99,7 +99,7 @@ def _draw_memory(panel: Axes, arm: dict[str, Any]) -> None:
 
 def _draw_jobs(panel: Axes, arm: dict[str, Any]) -> None:
     for number, job in enumerate(map(spans, arm["timeline"].values()), start=1):
-        for colour, found in ((_RUNS, job.runs), (_WAITS, job.backs_off), (_HELD, job.held)):
+        for colour, found in ((_RUNS, job.runs), (_WAITS, job.backs_off), (_PAUSED, job.paused)):
             lengths = [(begin, end - begin) for begin, end in found]
             panel.broken_barh(lengths, (number - 0.38, 0.76), color=colour, linewidth=0)
         panel.plot(job.killed, [number] * len(job.killed), "x", color=_KILLED, markersize=6, markeredgewidth=1.8)

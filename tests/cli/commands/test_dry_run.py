@@ -20,8 +20,8 @@ from cgpause.core.model import Mechanism, Owner
         ("pause web --mechanism freeze", ["default/web would be paused (freeze)"]),
         ("pause web --for 10m", ["default/web would be paused (throttle)"]),
         ("pause guarded --force", ["default/guarded would be paused (throttle)"]),
-        ("pause held frozen", [f"default/{name} would be taken over from the daemon" for name in ("held", "frozen")]),
-        ("pause held --mechanism freeze", ["default/held would be taken over from the daemon, and frozen"]),
+        ("pause slow frozen", [f"default/{name} would be taken over from the daemon" for name in ("slow", "frozen")]),
+        ("pause slow --mechanism freeze", ["default/slow would be taken over from the daemon, and frozen"]),
         ("resume web db", ["default/web is not paused", "default/db would be resumed"]),
     ],
 )
@@ -29,7 +29,7 @@ def test_a_dry_run_says_what_it_would_do_and_changes_nothing(command: str, said:
     tree.add_pod("web")
     tree.add_pod("guarded", tier="")
     pause_pod(tree.root, tree.add_pod("db"), Owner.MANUAL)
-    pause_pod(tree.root, tree.add_pod("held"))
+    pause_pod(tree.root, tree.add_pod("slow"))
     pause_pod(tree.root, tree.add_pod("frozen"), mechanism=Mechanism.FREEZE)
     before = snapshot(tree.root)
 
