@@ -59,9 +59,10 @@ class Intake:
             if tracked is not None:
                 schedule, now = self._take_in_pod(tracked, change, schedule, at_ns)
                 urgent = now or urgent
-        for key in self.watch.take_noisy(at_ns) & self.tree.pods.keys():
+        noisy = self.watch.take_noisy(at_ns) & self.tree.pods.keys()
+        for key in noisy:
             schedule, _ = self._take_in_pod(self.tree.pods[key], PodChange.RECORD, schedule, at_ns)
-        return (schedule._replace(quiet=None) if changes.pods else schedule), urgent
+        return (schedule._replace(quiet=None) if changes.pods or noisy else schedule), urgent
 
     def _take_in_pod(
         self, tracked: TrackedPod, change: PodChange, schedule: Schedule, at_ns: int
@@ -126,7 +127,7 @@ class Intake:
     def sleep_ns(self, headroom: Headroom, at_ns: int) -> int | None:
         """Return how long the daemon may sleep and rely on the kernel to wake it; None if it cannot rely on that."""
         sleep_ns = self.brake.sleep_ns(headroom) if self.psi.on_kubepods else None
-        if sleep_ns is None or self.tree.programs.must_look or self.watch.noisy:
+        if sleep_ns is None or self.tree.programs.must_look:
             return None
         lately_ns = max(at_ns - _AWAKE_NS, 0)
         for tracked in self.tree.pods.values():

@@ -64,7 +64,7 @@ class Loop:
 
     def wait(self) -> tuple[Changes, bool]:
         """Wait for an event or for the next due time; return the changes, and whether there is memory pressure."""
-        parts = (self.intake.follower.times, self.status, self.publisher)
+        parts = (self.intake.follower.times, self.intake.watch, self.status, self.publisher)
         due_ns = min(self.schedule.sample_at_ns, *(part.due_ns for part in parts))
         changes, pressure = Changes(), False
         for fd, mask in self.epoll.poll(max(0, due_ns - now_ns()) / NS_PER_S):

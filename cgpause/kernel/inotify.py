@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Flag, auto
 from types import ModuleType
 
-from cgpause.core.clock import NS_PER_S
+from cgpause.core.clock import NEVER_NS, NS_PER_S
 from cgpause.core.model import CgroupId
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.logfmt import fields
@@ -104,7 +104,7 @@ class Watch:
         self._tiers: set[int] = set()
         self._pods: dict[int, tuple[Cgroup, bool]] = {}
         """Each watched pod, and whether it is paused."""
-        self.noisy: set[CgroupId] = set()
+        self._noisy: set[CgroupId] = set()
         """Pods whose attributes are not watched any more, because there were too many changes."""
         self._noisy_at_ns = 0
         self._high: int | None = None
@@ -174,13 +174,13 @@ class Watch:
     def add_pod(self, cgroup: Cgroup, *, paused: bool) -> None:
         """Watch a pod's directory, and for a paused pod its files; a further call changes the watch."""
         mask = _PAUSED_POD if paused else _POD
-        descriptor = self._add(cgroup, mask & ~flags.ATTRIB if cgroup.id in self.noisy else mask)
+        descriptor = self._add(cgroup, mask & ~flags.ATTRIB if cgroup.id in self._noisy else mask)
         if descriptor is not None:
             self._pods[descriptor] = cgroup, paused
 
     def drop_pod(self, cgroup: CgroupId) -> None:
         """Remove the watch of a pod; the kernel removes that of a removed cgroup."""
-        self.noisy.discard(cgroup)
+        self._noisy.discard(cgroup)
         for descriptor in [one for one, (pod, _) in self._pods.items() if pod.id == cgroup]:
             del self._pods[descriptor]
             self._remove(descriptor)
@@ -215,19 +215,24 @@ class Watch:
                 self._ignore_attributes(descriptor)
         return changes
 
+    @property
+    def due_ns(self) -> int:
+        """Time of the next look at the noisy pods."""
+        return self._noisy_at_ns if self._noisy else NEVER_NS
+
     def take_noisy(self, at_ns: int) -> set[CgroupId]:
-        """Return the `noisy` pods, at most once a second: their records and marks may have changed."""
-        if not self.noisy or at_ns < self._noisy_at_ns:
+        """Return, if it is `due_ns`, the pods whose attributes are not watched: their records and marks may differ."""
+        if at_ns < self.due_ns:
             return set()
         self._noisy_at_ns = at_ns + NS_PER_S
-        return set(self.noisy)
+        return set(self._noisy)
 
     def _ignore_attributes(self, descriptor: int) -> None:
         pod, paused = self._pods[descriptor]
-        if pod.id not in self.noisy:
+        if pod.id not in self._noisy:
             reason = "a process keeps changing attributes of the containers' cgroups"
             log.warning("attributes of a pod not watched any more %s", fields(cgroup=pod.id.path, reason=reason))
-            self.noisy.add(pod.id)
+            self._noisy.add(pod.id)
             self.add_pod(pod, paused=paused)
 
     def _forget(self, descriptor: int) -> bool:
@@ -236,7 +241,7 @@ class Watch:
             self._high = None
         watched = self._pods.pop(descriptor, None)
         if watched is not None:
-            self.noisy.discard(watched[0].id)
+            self._noisy.discard(watched[0].id)
         was_tier = descriptor in self._tiers
         self._tiers.discard(descriptor)
         return was_tier

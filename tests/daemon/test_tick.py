@@ -6,7 +6,7 @@ import os
 import select
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from helpers.nodes import S, pod, sample
 from helpers.trees import pause_pod
 
 from cgpause.config.settings import Config, MemoryHighConfig
-from cgpause.core.model import Ended, Headroom, Owner, PodUsage, Sample
+from cgpause.core.model import CgroupId, Ended, Headroom, Owner, PodUsage, Sample
 from cgpause.core.parse import MemInfo
 from cgpause.core.pod_names import Names
 from cgpause.daemon import intake as intake_module
@@ -88,8 +88,11 @@ class Node:
 
     def run(self) -> None:
         while self.ns < START_NS + MINUTES * 60 * S:
-            changes, urgent = self.loop.wait()
-            self.loop.tick(changes, urgent=urgent, stopping=False)
+            self.step()
+
+    def step(self) -> None:
+        changes, urgent = self.loop.wait()
+        self.loop.tick(changes, urgent=urgent, stopping=False)
 
 
 @pytest.fixture
@@ -154,6 +157,26 @@ def test_an_idle_node_costs_little(bench: Bench, node: Node, monkeypatch: Patch,
     assert {name: (node.counts[name], bound) for name, bound in most.items() if node.counts[name] > bound} == {}
 
 
+def test_a_daemon_that_sleeps_looks_once_a_second_at_a_pod_whose_attributes_are_not_watched(
+    bench: Bench, node: Node
+) -> None:
+    tracked, pod = bench.tracked("b"), bench.folders["b"]
+    containers = [pod / "one", pod / "two"]
+    for container in containers:
+        container.mkdir()
+    node.run()
+    node.loop.intake.watch.add_pod(tracked.cgroup, paused=False)
+    for number in range(200):
+        containers[number % 2].chmod(0o755)
+    node.step()
+    assert node.loop.schedule.asleep
+
+    pause_pod(Path(bench.tree.root), pod, Owner.MANUAL)
+    node.step()
+    assert tracked.pod.paused is not None
+    assert node.ns <= START_NS + MINUTES * 60 * S + 2 * S
+
+
 def quiet(*_: object, **__: object) -> None:
     """Do nothing, in place of a part of the loop."""
 
@@ -210,10 +233,10 @@ def test_a_daemon_that_sleeps_while_memory_is_tight_plans_its_next_sample() -> N
     assert loop.schedule.sample_at_ns == 1031 * S
 
 
-def intake_of(bench: Bench, times: RefreshTimes) -> Intake:
+def intake_of(bench: Bench, times: RefreshTimes, noisy: Iterable[CgroupId] = ()) -> Intake:
     """Return an intake whose brake could let the daemon sleep for 30 s."""
     part: Any = SimpleNamespace(answer_drift=quiet, on_kubepods=True, sleep_ns=lambda _: 30 * S)
-    part.noisy, part.take_noisy = set(), lambda _: part.noisy
+    part.take_noisy = lambda _: set(noisy)
     follower: Any = SimpleNamespace(times=times)
     distress = Distress(bench.tree, bench.actuator)
     return Intake(bench.tree, follower, part, part, bench.actuator, part, distress)
@@ -244,9 +267,6 @@ def test_the_daemon_does_not_sleep_for_a_minute_after_a_container_has_started(
     if at_ns > 1000 * S:
         tracked.pod = replace(tracked.pod, changed_at_ns=1060 * S)
     assert intake.sleep_ns(Headroom(1000, 500, None, 0), at_ns) == sleep_ns
-    intake.watch.noisy.add(tracked.cgroup.id)
-    assert intake.sleep_ns(Headroom(1000, 500, None, 0), at_ns) is None, "its record is read once a second"
-    intake.watch.noisy.clear()
     bench.tree.programs.must_look = True
     assert intake.sleep_ns(Headroom(1000, 500, None, 0), at_ns) is None, "its start is no event"
 
@@ -254,14 +274,16 @@ def test_the_daemon_does_not_sleep_for_a_minute_after_a_container_has_started(
 def test_record_and_marks_of_a_pod_whose_attributes_are_not_watched_are_read(bench: Bench) -> None:
     tracked, times = bench.tracked("b"), RefreshTimes()
     times.due_ns = 900 * S
-    intake = intake_of(bench, times)
+    noisy: set[CgroupId] = set()
+    intake = intake_of(bench, times, noisy)
     pause_pod(Path(bench.tree.root), bench.folders["b"], Owner.MANUAL)
     intake.take_in(Changes(), Schedule(), None, 5 * S)
     assert tracked.pod.paused is None
-    intake.watch.noisy.add(tracked.cgroup.id)
-    schedule, _ = intake.take_in(Changes(), Schedule(asleep=True), None, 6 * S)
+    noisy.add(tracked.cgroup.id)
+    asleep = Schedule(asleep=True, quiet=Quiet(1, 2, 30 * S, S))
+    schedule, _ = intake.take_in(Changes(), asleep, None, 6 * S)
     assert tracked.pod.paused is not None
-    assert not schedule.asleep
+    assert (schedule.asleep, schedule.quiet) == (False, None)
     os.setxattr(bench.folders["b"], "user.cgpause.protect", b"1")
     intake.take_in(Changes(), Schedule(), None, 7 * S)
     assert tracked.pod.protected is not None, "an operator's mark counts as soon"

@@ -16,6 +16,7 @@ from helpers.nodes import S
 from helpers.refusals import refusing
 from inotify_simple import Event, INotify, flags
 
+from cgpause.core.clock import NEVER_NS
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Changes, PodChange, Watch
 
@@ -225,11 +226,13 @@ def test_a_process_that_owns_its_containers_cgroups_cannot_fill_the_queue(
     watch.add_pod(pod, paused=paused)
     change_attributes(100)
     assert watch.read() == Changes()
-    assert watch.take_noisy(S) == set()
+    assert (watch.due_ns, watch.take_noisy(S)) == (NEVER_NS, set())
     change_attributes(101)
     assert watch.read() == Changes()
     assert "attributes of a pod not watched any more cgroup=tier/pod" in caplog.text
+    assert watch.due_ns < S, "at once"
     assert [watch.take_noisy(at_ns) for at_ns in (S, 2 * S - 1, 2 * S)] == [{pod.id}, set(), {pod.id}]
+    assert watch.due_ns == 3 * S
     change_attributes(200)
     os.setxattr(tier / "pod", "user.cgpause", b"x")
     (tier / "pod" / "third").mkdir()
@@ -238,7 +241,7 @@ def test_a_process_that_owns_its_containers_cgroups_cannot_fill_the_queue(
     change_attributes(200)
     assert watch.read() == Changes()
     watch.drop_pod(pod.id)
-    assert watch.noisy == set()
+    assert watch.due_ns == NEVER_NS
 
 
 def test_watches_that_can_be_had_again_are(
