@@ -150,6 +150,7 @@ def decide_on_all(
     stretches = hold.follow(state.stretches, pods, at_ns, config.hold)
     parts = _group(pods, stretches, sample, config)
     places: list[Place] = []
+    is_safe = False
     if config.policy is Policy.RESERVE:
         step = reserve.step(
             seen.reserve,
@@ -161,6 +162,7 @@ def decide_on_all(
             all_pods=all_pods,
         )
         chosen, places, left_bytes = step.actions, step.places, step.left_bytes
+        is_safe = left_bytes > 0 and not step.unsafe
         after = State(stretches, reserve=step.state, fill=seen.fill)
     else:
         watermark_state, chosen = _by_watermark(state.watermark, sample, parts, config)
@@ -172,10 +174,8 @@ def decide_on_all(
     next_ns = _next_ns(seen.fill, sample, left_bytes, parts.paused, stretches, config)
     # If one pod runs alone, there is no other to pause; if several run, each sample may pause one of them.
     runs_alone = len(parts.candidates) + len(parts.unstoppable) <= 1
-    is_settled = not actions and (runs_alone or (left_bytes > 0 and after.reserve.unsafe_since_ns is None))
-    quiet = None
-    if is_settled and config.policy is Policy.RESERVE:
-        quiet = _quiet(left_bytes, parts.paused, stretches, sample, next_ns, config)
+    is_settled = config.policy is Policy.RESERVE and not actions and (is_safe or runs_alone)
+    quiet = _quiet(left_bytes, parts.paused, stretches, sample, next_ns, config) if is_settled else None
     tight = seen.tight or bool(parts.paused) or bool(chosen)
     return Decision(after, actions, next_ns, tight, seen.tight_below_bytes, quiet), places
 

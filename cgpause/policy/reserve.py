@@ -115,6 +115,8 @@ class ReserveStep(NamedTuple):
     places: list[Place]
     left_bytes: float
     """Memory that pods may take before a running pod has to be paused."""
+    unsafe: bool
+    """Whether no worst demand fits."""
 
 
 def with_peaks(peaks: Peaks) -> ReserveState:
@@ -225,7 +227,7 @@ def step(
         actions = [*(action for action in actions if action.pod.cgroup != victim.pod.cgroup), victim]
         freed = freed_bytes(PodUsage(victim.memory_current_bytes, victim.pod))
         after = after._replace(unsafe_since_ns=None, killed={**after.killed, victim.pod.cgroup: freed})
-    return ReserveStep(after, tuple(actions), places, served.left_bytes)
+    return ReserveStep(after, tuple(actions), places, served.left_bytes, served.unsafe)
 
 
 def _reserve_unstoppable(
