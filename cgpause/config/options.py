@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from types import NoneType, UnionType
-from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, get_args, get_origin
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar, get_args, get_origin
 
 from cgpause.core.errors import ConfigProblem
 
@@ -61,9 +61,15 @@ option = _as_metadata(Option)
 """Makes the metadata of a field, as in `name: type = field(metadata=option("What it does.", low=1, high=9))`."""
 
 
-def setting(doc: str, *, default: T, **more: Any) -> T:  # noqa: ANN401 - as in Option
-    """Return the dataclass field of an option with a default; `more` as in `Option`."""
-    return dataclasses.field(default=default, metadata=option(doc, **more))
+def _as_field(make: Callable[P, Option]) -> Callable[Concatenate[T, P], T]:
+    def field(default: T, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return dataclasses.field(default=default, metadata={"option": make(*args, **kwargs)})
+
+    return field
+
+
+setting = _as_field(Option)
+"""Makes the field of an option with a default, as in `name: int = setting(5, "What it does.", low=1, high=9)`."""
 
 
 class Conflict(NamedTuple):

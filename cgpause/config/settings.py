@@ -56,10 +56,10 @@ class ReserveConfig:
     """Options of the reserve policy, which has nothing to tune."""
 
     sacrifice: bool = setting(
+        False,
         "If no headroom is left although every pod that may be paused is paused, except the one that always runs, "
         "kill the containers of the pod that loses least: lowest priority first, then batch before services, then "
         "least CPU time used. kubelet restarts them.",
-        default=False,
     )
 
 
@@ -68,16 +68,16 @@ class WatermarkConfig:
     """The paper's parameters."""
 
     upper_pct: float = setting(
+        90.0,
         "Memory use at which pausing starts, in percent of the tighter of node and kubepods.",
-        default=90.0,
         unit="%",
         above=0,
         high=100,
         paper="Mupper",
     )
     lower_pct: float = setting(
+        80.0,
         "Memory use at or below which every pod is resumed.",
-        default=80.0,
         unit="%",
         low=0,
         high=100,
@@ -85,16 +85,16 @@ class WatermarkConfig:
         paper="Mlower",
     )
     interval_s: float = setting(
-        "Time between two decisions while pods are paused.", default=1.0, unit="s", low=0.05, high=60, paper="interval"
+        1.0, "Time between two decisions while pods are paused.", unit="s", low=0.05, high=60, paper="interval"
     )
     patience: int = setting(
-        "Intervals without improvement before more pods are paused.", default=3, low=1, high=1000, paper="T"
+        3, "Intervals without improvement before more pods are paused.", low=1, high=1000, paper="T"
     )
-    batch: int = setting("Pods paused, or sacrificed, at a time.", default=2, low=1, high=1000, paper="R")
+    batch: int = setting(2, "Pods paused, or sacrificed, at a time.", low=1, high=1000, paper="R")
     sacrifice: bool = setting(
+        True,
         "If all pods that may be paused are paused, and memory use stays at or above upper_pct, kill the "
         "containers of the pods that were paused last, `batch` at a time; kubelet restarts them.",
-        default=True,
         paper="removeContainer",
     )
 
@@ -113,11 +113,11 @@ class ThrottleConfig:
     """The `cpu.max` of a paused pod."""
 
     quota_us: int = setting(
+        1001,
         "CPU time that a paused pod may use in each 100 ms. The kernel refuses less than 1000. Before Linux 6.18 a "
         "throttled task can stop inside the kernel with a lock held, for longer the smaller the quota. The odd "
         "microsecond distinguishes this value from all CPU limits, which are multiples of 10 µs: a new limit that "
         "equals it during a pause would be lost.",
-        default=1001,
         unit="µs",
         low=1000,
         high=1_000_000,
@@ -140,34 +140,34 @@ class HoldConfig:
     """Limits on the length of a pause."""
 
     max_pause_s: float = setting(
+        9.0,
         "Longest pause of a service. Less than the 10 s between two of Kubernetes' default liveness probes, so "
         "that it misses at most one; after three in a row kubelet kills the container (after 24 s, measured).",
-        default=9.0,
         unit="s",
         low=1,
         high=86400,
     )
     batch_max_pause_s: float = setting(
+        600.0,
         "Longest pause of a batch pod: no process in it listens on a TCP port, so it has no HTTP, TCP or gRPC "
         "probe to miss. If several pauses are due to end, the pods take turns.",
-        default=600.0,
         unit="s",
         low=1,
         high=86400,
     )
     min_run_s: float = setting(
+        12.0,
         "Shortest run of a pod after its longest pause, after distress or after `cgpause resume`, so that a "
         "probe can succeed.",
-        default=12.0,
         unit="s",
         low=0,
         high=86400,
     )
     settle_s: float = setting(
+        5.0,
         "For this time after a pod has appeared or its containers have changed, the watermark policy does not "
         "pause it, and no policy kills its containers (`sacrifice`): kubelet and systemd write its cpu.max late. "
         "The reserve policy may pause it once the container runs.",
-        default=5.0,
         unit="s",
         low=0,
         high=3600,
@@ -179,7 +179,7 @@ class MemoryHighConfig:
     """Options of memory.high on kubepods, which wakes the daemon and slows growth near the limit."""
 
     enabled: bool = setting(
-        "Whether the daemon sets memory.high of kubepods while it runs; it restores the original.", default=True
+        True, "Whether the daemon sets memory.high of kubepods while it runs; it restores the original."
     )
 
 
@@ -188,8 +188,8 @@ class HistoryConfig:
     """Options of the history."""
 
     max_mib: int = setting(
+        16,
         "Disk space for the history, in two files of half this size; 0: no history. A pause takes about 1 KiB.",
-        default=16,
         unit="MiB",
         low=0,
         high=1024,
@@ -201,7 +201,7 @@ class MetricsConfig:
     """Options of the metrics that the daemon publishes for Prometheus."""
 
     publish: bool = setting(
-        "Whether the daemon publishes metrics in /run/cgpause, where `cgpause metrics` reads them.", default=False
+        False, "Whether the daemon publishes metrics in /run/cgpause, where `cgpause metrics` reads them."
     )
 
 
@@ -210,23 +210,21 @@ class ProtectConfig:
     """Pods that are never paused, unless a rule allows it."""
 
     all: bool = setting(
-        "Protect every pod. Only pods of a rule with protect = false are paused then (an allow-list).", default=False
+        False, "Protect every pod. Only pods of a rule with protect = false are paused then (an allow-list)."
     )
     namespaces: tuple[str, ...] = setting(
+        ("kube-system",),
         "Namespaces whose pods are protected.",
-        default=("kube-system",),
         pattern=_is_name_glob,
         allowed=f"globs on a namespace ({_GLOB_CHARACTERS})",
         empty="An empty list protects none.",
     )
-    static_pods: bool = setting(
-        "Protect static pods, which kubelet starts from files (the control plane).", default=True
-    )
-    guaranteed: bool = setting("Protect pods of QoS class Guaranteed.", default=True)
+    static_pods: bool = setting(True, "Protect static pods, which kubelet starts from files (the control plane).")
+    guaranteed: bool = setting(True, "Protect pods of QoS class Guaranteed.")
     own_word: bool = setting(
+        True,
         "Heed a pod's own word: CGPAUSE=protect, service or batch in the environment of a container, from the "
         "pod's manifest (docs/configuration.md).",
-        default=True,
     )
 
 
@@ -249,24 +247,22 @@ class PodRule:
             allowed=f'a glob on "namespace/name", with exactly one / ({_GLOB_CHARACTERS})',
         ),
     )
-    protect: bool | None = setting("Whether these pods are protected (true) or may be paused (false).", default=None)
+    protect: bool | None = setting(None, "Whether these pods are protected (true) or may be paused (false).")
     class_: PodClass | None = setting(
+        None,
         "The class of these pods. Batch pods are paused before services (by the reserve policy), and for longer. "
         "auto, which is also the "
         "default, treats a pod as batch if no process in it listens on TCP (docs/configuration.md).",
-        default=None,
     )
     priority: int | None = setting(
+        None,
         "Of two pods, the reserve policy pauses the one with the higher priority later, regardless of class and "
         "size; 0 without a rule.",
-        default=None,
         low=-1000,
         high=1000,
     )
-    own_word: bool | None = setting(
-        "Whether the own word of these pods counts, in place of [protect] own_word.", default=None
-    )
-    qos: tuple[QosClass, ...] = setting("Only pods of these QoS classes.", default=(), empty="An empty list means all.")
+    own_word: bool | None = setting(None, "Whether the own word of these pods counts, in place of [protect] own_word.")
+    qos: tuple[QosClass, ...] = setting((), "Only pods of these QoS classes.", empty="An empty list means all.")
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield a conflict if the rule decides nothing."""
@@ -299,42 +295,40 @@ class Config:
     }
     """Sections and options of earlier versions, each with the message for a file that still sets it."""
 
-    policy: Policy = setting("The policy that decides which pods are paused.", default=Policy.RESERVE)
+    policy: Policy = setting(Policy.RESERVE, "The policy that decides which pods are paused.")
     mechanism: HowPaused = setting(
+        HowPaused.AUTO,
         "How a pod is paused. throttle lowers its cpu.max, so that it runs very slowly and can answer a patient "
         "probe. freeze stops it completely (cgroup.freeze), so that the daemon cannot miss its SIGTERM. auto "
         "throttles a pod and freezes it after 1.5 s if it is batch; under the policy reserve also any other pod "
         "that has grown by 1/3200 of the memory meanwhile. `cgpause pause` treats auto as throttle.",
-        default=HowPaused.AUTO,
     )
     reserve: ReserveConfig = setting(
+        ReserveConfig(),
         "The reserve policy: pods run while the memory that they may take soon fits (docs/policies.md).",
-        default=ReserveConfig(),
     )
     watermark: WatermarkConfig = setting(
+        WatermarkConfig(),
         "The watermark policy: Algorithms 1 and 2 of Kang & Yu 2024 (doi 10.3745/TKIPS.2024.13.3.91).",
-        default=WatermarkConfig(),
     )
-    throttle: ThrottleConfig = setting("The cpu.max of a throttled pod.", default=ThrottleConfig())
-    hold: HoldConfig = setting("Limits on the length of a pause.", default=HoldConfig())
+    throttle: ThrottleConfig = setting(ThrottleConfig(), "The cpu.max of a throttled pod.")
+    hold: HoldConfig = setting(HoldConfig(), "Limits on the length of a pause.")
     memory_high: MemoryHighConfig = setting(
+        MemoryHighConfig(),
         "memory.high of kubepods, the cgroup of all pods, as a tripwire that wakes the daemon and as a brake below "
         "the limit (docs/memory-high.md).",
-        default=MemoryHighConfig(),
     )
     history: HistoryConfig = setting(
-        "The history, in /var/lib/cgpause, which `cgpause history` shows (docs/operations.md).", default=HistoryConfig()
+        HistoryConfig(), "The history, in /var/lib/cgpause, which `cgpause history` shows (docs/operations.md)."
     )
-    metrics: MetricsConfig = setting("Metrics for Prometheus (docs/metrics.md).", default=MetricsConfig())
-    protect: ProtectConfig = setting(
-        "Pods that are never paused, unless a rule below allows it.", default=ProtectConfig()
-    )
+    metrics: MetricsConfig = setting(MetricsConfig(), "Metrics for Prometheus (docs/metrics.md).")
+    protect: ProtectConfig = setting(ProtectConfig(), "Pods that are never paused, unless a rule below allows it.")
     pods: tuple[PodRule, ...] = setting(
+        (),
         "Rules for single pods, each under its own [[pods]], in order: for each of protect, class, priority and "
         "own_word the first that matches and sets it wins, also over [protect]. For example, to allow pausing "
         "batch jobs even when they are Guaranteed:\n"
         "    [[pods]]\n"
         '    match = "batch/*"\n'
         "    protect = false",
-        default=(),
     )
