@@ -154,6 +154,13 @@ def test_a_priority_of_zero_ends_the_search_for_one() -> None:
     assert [priority(BURSTABLE, name, config) for name in (WEB, PodName("default", "db"))] == [0, -3]
 
 
+def test_a_pod_without_a_name_matches_no_rule() -> None:
+    config = Config(protect=ALLOW_ALL, pods=(PodRule("*/*", protect=True, class_=PodClass.BATCH, priority=5),))
+    assert ruled_class(BURSTABLE, None, config) is PodClass.AUTO
+    assert priority(BURSTABLE, None, config) == 0
+    assert reason(config, name=None) == "its name is unknown while rules depend on names"
+
+
 # --- own words ------------------------------------------------------------------------------------------------------
 
 

@@ -69,6 +69,12 @@ def test_pausing_starts_at_the_upper_mark(used_pct: float, expected: dict[str, l
     assert state == (WatermarkState(NOW, used_pct, 0) if expected else WatermarkState())
 
 
+@pytest.mark.parametrize(("batch", "expected"), [(1, ["r0"]), (4, ["r0", "r1", "r2"])], ids=["R-1", "R-more-than-all"])
+def test_r_pods_are_paused_at_a_time(batch: int, expected: list[str]) -> None:
+    _, done = run(WatermarkState(), 95, running(1, 2, 3), [], rules=replace(RULES, batch=batch))
+    assert done == {"pause": expected}
+
+
 @pytest.mark.parametrize("all_paused", [False, True])
 def test_an_empty_c_pauses_nobody_and_kills_nobody(all_paused: bool) -> None:
     """Without a pause by the daemon there is no pod to sacrifice."""

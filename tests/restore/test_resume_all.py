@@ -296,6 +296,21 @@ def test_a_pod_that_cannot_be_opened_when_its_turn_comes_again_is_one(tree: Fake
     assert resume_all(str(tree.root)) == [Restored(str(pod.relative_to(tree.root)), None, error)]
 
 
+def test_when_the_patience_is_over_no_pod_waits_for_systemd(
+    tree: FakeTree, systemctl: Path, monkeypatch: Patch
+) -> None:
+    """systemd gives the clean-up 30 s in all."""
+    systemctl.write_text("ActiveState=active\nCPUQuotaPerSecUSec=750ms\nCPUQuotaPeriodUSec=100ms\n")
+    pods = [pause_pod(tree.root, tree.add_pod(name)) for name in ("a", "b")]
+    for pod in pods:
+        damage(pod)
+    monkeypatch.setattr(restore, "_PATIENCE_S", 0)
+    assert [outcome.error is not None for outcome in resume_all(str(tree.root))] == [True, True]
+    assert sorted(records_left(tree.root)) == sorted(pods)
+    monkeypatch.setattr(restore, "_PATIENCE_S", 15)
+    assert [outcome.error for outcome in resume_all(str(tree.root))] == [None, None]
+
+
 def test_a_root_that_cannot_be_read_is_exit_code_6(tree: FakeTree, monkeypatch: Patch, capsys: Capture) -> None:
     error = KernelReadError(str(tree.root), OSError(errno.EIO, ""))
     monkeypatch.setattr(restore, "resume_all", lambda *_, **__: (_ for _ in ()).throw(error))

@@ -36,6 +36,10 @@ def test_installer_says_that_there_is_no_network_and_leaves_no_release() -> None
     assert list(PREFIX.iterdir()) == []
 
 
+def test_uninstall_where_nothing_is_installed_is_no_error() -> None:
+    assert "nothing of cgpause is left" in install("--uninstall")
+
+
 def test_install_starts_the_daemon_and_says_what_to_look_at(installed: str) -> None:
     assert show("ActiveState") == "active"
     assert show("UnitFileState") == "enabled"
