@@ -293,14 +293,14 @@ def _write_freeze(cgroup: Cgroup) -> None:
 
 
 def _undo(cgroup: Cgroup, record: PauseRecord) -> Resumed:
-    # On an ordinary tree a writer can die between truncating a file and writing it. A malformed file beside a record is
-    # such a write by cgpause, so it is written again.
     if record.mechanism is Mechanism.FREEZE:
         _thaw(cgroup)
     try:
         current = parse_cpu_max(cgroup.read("cpu.max"))
     except MalformedError:
-        current = record.written or record.original  # the quota is in force, unless cgpause only froze the pod
+        # On an ordinary tree a writer can die between truncating a file and writing it. Beside a record it was cgpause
+        # (unless cgpause only froze the pod and wrote no quota), so the original is written.
+        current = record.written or record.original
     if current == record.written:
         cgroup.write("cpu.max", str(record.original))
         current = record.original
