@@ -118,7 +118,7 @@ def test_pausing_a_paused_pod_changes_nothing(
 def test_a_foreign_write_during_a_pause_stays_and_the_original_written_back_is_not_foreign(
     pod: PausableCgroup, cgroup: Cgroup, burst_us: int, file: str, value: str, foreign: bool, mechanism: Mechanism
 ) -> None:
-    """A pod that cgpause only froze has its own quota, and whatever is written there is no trouble."""
+    """A pod that cgpause only froze has its own quota: a value that another program writes there is not foreign."""
     pod.set("50000 100000", burst_us)
     ledger.pause(cgroup, request(mechanism))
     pod.write(file, value)
