@@ -61,14 +61,14 @@ option = _as_metadata(Option)
 """Makes the metadata of a field, as in `name: type = field(metadata=option("What it does.", low=1, high=9))`."""
 
 
-def _as_field(make: Callable[P, Option]) -> Callable[Concatenate[T, P], T]:
-    def field(default: T, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return dataclasses.field(default=default, metadata={"option": make(*args, **kwargs)})
+def _as_field(make: Callable[P, dict[str, Option]]) -> Callable[Concatenate[T, P], T]:
+    def make_field(default: T, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return dataclasses.field(default=default, metadata=make(*args, **kwargs))
 
-    return field
+    return make_field
 
 
-setting = _as_field(Option)
+setting = _as_field(option)
 """Makes the field of an option with a default, as in `name: int = setting(5, "What it does.", low=1, high=9)`."""
 
 

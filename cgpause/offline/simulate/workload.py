@@ -10,7 +10,7 @@ from functools import partial
 from typing import ClassVar
 
 from cgpause.config.load import load_options
-from cgpause.config.options import Conflict, Option, option
+from cgpause.config.options import Conflict, Option, option, setting
 from cgpause.offline.simulate.kubelet import request_bytes
 from cgpause.offline.simulate.load import Jobs, Load, Machine
 from cgpause.offline.simulate.pods import MIB, Probe
@@ -20,14 +20,18 @@ MAX_JOBS = 1_000_000
 MAX_SERVICES = 1000
 _SPARE_MIB = 8
 """Memory between the use of a service and its limit, if the limit is not set."""
-_PRIORITY = option(
-    "Of two pods the one with the higher priority is paused later, whatever else they are.", low=-1000, high=1000
-)
-_LISTENS = option("Whether it listens on TCP: then it is a service to the daemon, and is probed.")
-_PROTECTED = option("Whether it may never be paused.")
 
-_seconds = partial(option, unit="s", low=0, high=1e6)
-_mib = partial(option, unit="MiB", low=1, high=1 << 30)
+_seconds = partial(setting, unit="s", low=0, high=1e6)
+_mib = partial(setting, unit="MiB", low=1, high=1 << 30)
+_priority = partial(
+    setting,
+    0,
+    "Of two pods the one with the higher priority is paused later, whatever else they are.",
+    low=-1000,
+    high=1000,
+)
+_listens = partial(setting, doc="Whether it listens on TCP: then it is a service to the daemon, and is probed.")
+_protected = partial(setting, doc="Whether it may never be paused.")
 
 
 def _name(what: str) -> dict[str, Option]:
@@ -42,37 +46,26 @@ def _name(what: str) -> dict[str, Option]:
 class NodesOptions:
     """The nodes, all alike."""
 
-    count: int = field(default=1, metadata=option("Number of nodes.", low=1, high=1000))
-    memory_mib: int = field(default=32768, metadata=_mib("memory.max of kubepods on each.", low=16))
-    cpus: float = field(default=8.0, metadata=option("CPUs of each.", low=0.1, high=4096))
-    oversubscription_pct: float = field(
-        default=100.0,
-        metadata=option(
-            "Largest sum of the limits of a node's jobs: a job requests its limit divided by it.",
-            unit="%",
-            low=1,
-            high=10000,
-        ),
+    count: int = setting(1, "Number of nodes.", low=1, high=1000)
+    memory_mib: int = _mib(32768, "memory.max of kubepods on each.", low=16)
+    cpus: float = setting(8.0, "CPUs of each.", low=0.1, high=4096)
+    oversubscription_pct: float = setting(
+        100.0,
+        "Largest sum of the limits of a node's jobs: a job requests its limit divided by it.",
+        unit="%",
+        low=1,
+        high=10000,
     )
-    backoff_scale: float = field(
-        default=1.0,
-        metadata=option("Factor on kubelet's wait before a restart (1, 10, 20, 40 … 300 s).", low=0, high=100),
+    backoff_scale: float = setting(
+        1.0, "Factor on kubelet's wait before a restart (1, 10, 20, 40 … 300 s).", low=0, high=100
     )
-    start_s: float = field(
-        default=0.2, metadata=_seconds("kubelet's time to start a container; it starts one at a time.", high=3600)
+    start_s: float = _seconds(0.2, "kubelet's time to start a container; it starts one at a time.", high=3600)
+    page_us: float = setting(1.7, "CPU time that a page of 4 KiB costs.", unit="µs", low=0.01, high=1e6)
+    charged_kib: int = setting(
+        300, "Memory that the kernel charges to a container besides the program's.", unit="KiB", low=0, high=1000
     )
-    page_us: float = field(
-        default=1.7, metadata=option("CPU time that a page of 4 KiB costs.", unit="µs", low=0.01, high=1e6)
-    )
-    charged_kib: int = field(
-        default=300,
-        metadata=option(
-            "Memory that the kernel charges to a container besides the program's.", unit="KiB", low=0, high=1000
-        ),
-    )
-    give_up_s: float = field(
-        default=21600.0,
-        metadata=option("Time at which the simulation ends, whatever has not finished.", unit="s", above=0, high=1e9),
+    give_up_s: float = setting(
+        21600.0, "Time at which the simulation ends, whatever has not finished.", unit="s", above=0, high=1e9
     )
 
 
@@ -82,21 +75,15 @@ class JobsOptions:
 
     name: str = field(metadata=_name("Their name."))
     count: int = field(metadata=option("How many.", low=1, high=MAX_JOBS))
-    limit_mib: int = field(metadata=_mib("Memory limit of each.", low=4))
-    unit_mib: int | None = field(
-        default=None, metadata=_mib("What it takes at a time; an eighth of the limit unless set.")
-    )
-    rounds: int = field(default=3, metadata=option("How often it goes up and down.", low=1, high=1000))
-    unit_cpu_s: float = field(
-        default=2.0, metadata=option("CPU time of the work after each unit.", unit="s", above=0, high=1e6)
-    )
-    unit_idle_s: float = field(default=0.0, metadata=_seconds("Asleep after the work after each unit."))
-    request_millicpu: int = field(
-        default=0, metadata=option("CPU request of each.", unit="thousandths of a CPU", low=0, high=1 << 22)
-    )
-    start_s: float = field(default=0.0, metadata=_seconds("When the first comes.", high=1e9))
-    every_s: float = field(default=0.0, metadata=_seconds("How long after it the next comes."))
-    priority: int = field(default=0, metadata=_PRIORITY)
+    limit_mib: int = field(metadata=option("Memory limit of each.", unit="MiB", low=4, high=1 << 30))
+    unit_mib: int | None = _mib(None, "What it takes at a time; an eighth of the limit unless set.")
+    rounds: int = setting(3, "How often it goes up and down.", low=1, high=1000)
+    unit_cpu_s: float = setting(2.0, "CPU time of the work after each unit.", unit="s", above=0, high=1e6)
+    unit_idle_s: float = _seconds(0.0, "Asleep after the work after each unit.")
+    request_millicpu: int = setting(0, "CPU request of each.", unit="thousandths of a CPU", low=0, high=1 << 22)
+    start_s: float = _seconds(0.0, "When the first comes.", high=1e9)
+    every_s: float = _seconds(0.0, "How long after it the next comes.")
+    priority: int = _priority()
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield a conflict if a unit is larger than the limit, or far too small."""
@@ -110,44 +97,27 @@ class _LastingOptions:
     """Common options of services and DaemonSets."""
 
     name: str = field(metadata=_name("Its name."))
-    base_mib: int = field(metadata=_mib("Memory that each pod always holds."))
-    surge_mib: int = field(default=0, metadata=_mib("Memory that a surge adds.", low=0))
-    surge_s: float = field(default=5.0, metadata=_seconds("Time in which a surge grows.", low=0.01))
-    rest_s: float = field(
-        default=20.0, metadata=_seconds("Mean time between two surges, each from half to one and a half of it.")
+    base_mib: int = field(metadata=option("Memory that each pod always holds.", unit="MiB", low=1, high=1 << 30))
+    surge_mib: int = _mib(0, "Memory that a surge adds.", low=0)
+    surge_s: float = _seconds(5.0, "Time in which a surge grows.", low=0.01)
+    rest_s: float = _seconds(20.0, "Mean time between two surges, each from half to one and a half of it.")
+    limit_mib: int | None = _mib(None, f"Memory limit of each pod; base, surge and {_SPARE_MIB} MiB unless set.", low=4)
+    request_mib: int | None = _mib(None, "Memory that each pod requests; limit_mib unless set.", low=0)
+    listens: bool = _listens(True)
+    probe_period_s: float = _seconds(Probe().period_s, "Period of its liveness probe.", low=0.1, high=3600)
+    probe_timeout_s: float = _seconds(Probe().timeout_s, "Timeout of its liveness probe.", low=0.01, high=3600)
+    probe_failures: int = setting(Probe().failures, "Missed probes in a row that kill the container.", low=1, high=1000)
+    probe_initial_delay_s: float = _seconds(
+        Probe().initial_delay_s, "Time after the start of a container before its first probe.", high=86400
     )
-    limit_mib: int | None = field(
-        default=None, metadata=_mib(f"Memory limit of each pod; base, surge and {_SPARE_MIB} MiB unless set.", low=4)
+    starts_s: float = _seconds(
+        0.0,
+        "Running time of a container before it listens; probes fail until then, and a pause makes it take longer.",
+        high=86400,
     )
-    request_mib: int | None = field(
-        default=None, metadata=_mib("Memory that each pod requests; limit_mib unless set.", low=0)
-    )
-    listens: bool = field(default=True, metadata=_LISTENS)
-    probe_period_s: float = field(
-        default=Probe().period_s, metadata=_seconds("Period of its liveness probe.", low=0.1, high=3600)
-    )
-    probe_timeout_s: float = field(
-        default=Probe().timeout_s, metadata=_seconds("Timeout of its liveness probe.", low=0.01, high=3600)
-    )
-    probe_failures: int = field(
-        default=Probe().failures, metadata=option("Missed probes in a row that kill the container.", low=1, high=1000)
-    )
-    probe_initial_delay_s: float = field(
-        default=Probe().initial_delay_s,
-        metadata=_seconds("Time after the start of a container before its first probe.", high=86400),
-    )
-    starts_s: float = field(
-        default=0.0,
-        metadata=_seconds(
-            "Running time of a container before it listens; probes fail until then, and a pause makes it take longer.",
-            high=86400,
-        ),
-    )
-    latency_s: float | None = field(
-        default=None, metadata=_seconds("For how long it may go without an answer; only counted.")
-    )
-    protected: bool = field(default=False, metadata=_PROTECTED)
-    priority: int = field(default=0, metadata=_PRIORITY)
+    latency_s: float | None = _seconds(None, "For how long it may go without an answer; only counted.")
+    protected: bool = _protected(False)
+    priority: int = _priority()
 
     @property
     def limit(self) -> int:
@@ -182,10 +152,9 @@ class _LastingOptions:
 class ServicesOptions(_LastingOptions):
     """A service: pods that are placed before the jobs."""
 
-    count: int = field(default=1, metadata=option("How many pods.", low=1, high=MAX_SERVICES))
-    lasts_s: float | None = field(
-        default=None,
-        metadata=option("For how long it is there; until the last job has finished unless set.", unit="s", above=0),
+    count: int = setting(1, "How many pods.", low=1, high=MAX_SERVICES)
+    lasts_s: float | None = setting(
+        None, "For how long it is there; until the last job has finished unless set.", unit="s", above=0
     )
 
 
@@ -198,8 +167,8 @@ class DaemonSetsOptions(_LastingOptions):
     lasts_s: ClassVar[None] = None
     """Its pods stay until the last job has finished."""
 
-    listens: bool = field(default=False, metadata=_LISTENS)
-    protected: bool = field(default=True, metadata=_PROTECTED)
+    listens: bool = _listens(False)
+    protected: bool = _protected(True)
 
 
 Lasting = ServicesOptions | DaemonSetsOptions
@@ -215,13 +184,11 @@ class WorkloadOptions:
     }
     """Sections of earlier versions, each with the message for a file that still has it."""
 
-    shuffled: bool = field(
-        default=False, metadata=option("Whether the jobs queue in an order that the seed decides, not in the file's.")
-    )
-    nodes: NodesOptions = field(default=NodesOptions(), metadata=option("The nodes."))
-    jobs: tuple[JobsOptions, ...] = field(default=(), metadata=option("The jobs, in the order of their queue."))
-    services: tuple[ServicesOptions, ...] = field(default=(), metadata=option("The services beside them."))
-    daemonsets: tuple[DaemonSetsOptions, ...] = field(default=(), metadata=option("The DaemonSets beside them."))
+    shuffled: bool = setting(False, "Whether the jobs queue in an order that the seed decides, not in the file's.")
+    nodes: NodesOptions = setting(NodesOptions(), "The nodes.")
+    jobs: tuple[JobsOptions, ...] = setting((), "The jobs, in the order of their queue.")
+    services: tuple[ServicesOptions, ...] = setting((), "The services beside them.")
+    daemonsets: tuple[DaemonSetsOptions, ...] = setting((), "The DaemonSets beside them.")
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield a conflict if there are no jobs, or if the lasting pods and any one job do not fit."""
