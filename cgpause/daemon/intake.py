@@ -53,16 +53,15 @@ class Intake:
             times.rest_until(at_ns + int((time.thread_time_ns() - started_ns) / OWN_SHARE))
             at_ns = max(at_ns, now_ns())  # a refresh can wait for a disk
         self.tree.take_words(at_ns)
+        for key in self.watch.take_noisy(at_ns):
+            changes.add(key, PodChange.RECORD)
         urgent = changes.high and self.brake.answer_drift(at_ns)
         for key, change in changes.pods.items():
             tracked = self.tree.pods.get(key)
             if tracked is not None:
                 schedule, now = self._take_in_pod(tracked, change, schedule, at_ns)
                 urgent = now or urgent
-        noisy = self.watch.take_noisy(at_ns) & self.tree.pods.keys()
-        for key in noisy:
-            schedule, _ = self._take_in_pod(self.tree.pods[key], PodChange.RECORD, schedule, at_ns)
-        return (schedule._replace(quiet=None) if changes.pods or noisy else schedule), urgent
+        return (schedule._replace(quiet=None) if changes.pods else schedule), urgent
 
     def _take_in_pod(
         self, tracked: TrackedPod, change: PodChange, schedule: Schedule, at_ns: int

@@ -91,6 +91,10 @@ class Changes:
     high: bool = False
     """A process wrote memory.high of the kubepods root, perhaps the daemon itself."""
 
+    def add(self, pod: CgroupId, change: PodChange) -> None:
+        """Add a change of a pod to those that it has already."""
+        self.pods[pod] = self.pods.get(pod, PodChange(0)) | change
+
 
 class Watch:
     """An inotify instance with the watches of one tree, registered with the loop's epoll.
@@ -195,16 +199,16 @@ class Watch:
                 changes.tree = changes.high = self._lost = True
                 # An overflow hides changes of containers; to assume a change in every pod would resume
                 # every pod.
-                known, others = changes.pods, ~(PodChange.CONTAINERS | PodChange.REMOVED)
-                changes.pods = {pod.id: known.get(pod.id, PodChange(0)) | others for pod, _ in self._pods.values()}
+                for pod, _ in self._pods.values():
+                    changes.add(pod.id, ~(PodChange.CONTAINERS | PodChange.REMOVED))
             elif event.mask & flags.IGNORED:
                 changes.tree = self._forget(event.wd) or changes.tree
             elif event.wd == self._high:
                 changes.high = True
             elif event.wd in self._pods:
-                pod, change = self._pods[event.wd][0].id, _classify(event.mask, event.name)
+                change = _classify(event.mask, event.name)
                 if change is not None:
-                    changes.pods[pod] = changes.pods.get(pod, PodChange(0)) | change
+                    changes.add(self._pods[event.wd][0].id, change)
                 elif event.mask & flags.ATTRIB:
                     attributes[event.wd] = attributes.get(event.wd, 0) + 1
             elif event.mask & flags.ISDIR:
