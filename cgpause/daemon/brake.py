@@ -43,7 +43,8 @@ _SLEEP_NS = 30 * NS_PER_S
 """Longest sleep, while the tripwire and PSI wake the daemon or no pod may be paused. PSI misses short stalls."""
 _MOST_ANSWERS = 1000
 """Answers in an hour to the original value (`Drifts.most_in_all`). With MemoryQoS kubelet sets memory.min of kubepods
-each minute and with each pod that comes or goes; systemd then writes `max` to memory.high, too."""
+each minute and with each pod that comes or goes; systemd then writes `max` to memory.high, too. Dozens of pods may come
+in a second, so that is no fight, however soon (`Drifts.fight_ns`)."""
 _TOLD_ANSWERS = 10
 """Answers in an hour that are logged as INFO; later ones as DEBUG."""
 _EVENTS = "memory.events.local"
@@ -59,10 +60,10 @@ class _Root:
     record: high.HighRecord | None = None
     """The record as last written; None while the daemon has no value in force."""
     stall: Stall = field(default_factory=Stall)
-    answered: Drifts = field(default_factory=lambda: Drifts(most_in_all=_MOST_ANSWERS))
+    answered: Drifts = field(default_factory=lambda: Drifts(most_in_all=_MOST_ANSWERS, fight_ns=0))
     retry_at_ns: int = 0
     complaint: str = ""
-    """The last trouble that was logged."""
+    """The last error that was logged."""
     reached: int = 0
     """Count of stalls at memory.high when last read (memory.events.local)."""
 
@@ -324,7 +325,7 @@ def _leave(root: _Root, at_ns: int) -> None:
 
 
 def _complain(root: _Root, level: int, what: str, error: CgpauseError) -> None:
-    # Log each trouble once: it may come back every tick.
+    # Log each error once: it may come back every tick.
     complaint = f"{what}: {error}"
     if complaint != root.complaint:
         root.complaint = complaint
