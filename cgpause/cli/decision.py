@@ -77,7 +77,7 @@ def rule(verdict: Verdict, headroom: Headroom, config: Config) -> str:
         )
     if place.first:
         return "all that it may take is reserved for it, so that one pod can always reach its peak and give memory back"
-    if place.need <= place.negligible:
+    if place.demand <= place.negligible:
         return "runs: it does not grow, so that a pause would free nothing"
     if paused is not None:
         return (
@@ -92,8 +92,8 @@ def place_values(place: Place) -> dict[str, Any]:
     return {
         "claim_bytes": None if math.isinf(place.claim) else round(place.claim),
         "rate_bytes_per_s": round(place.rate),
-        "need_bytes": round(place.need),
-        "left_bytes": round(max(place.left, 0.0)),
+        "demand_bytes": round(place.demand),
+        "headroom_bytes": round(max(place.headroom, 0.0)),
         "based_on": place.basis,
         "pause_cost_s": round(place.pause_cost_s, 1),
         "first": place.first,

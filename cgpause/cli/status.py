@@ -142,7 +142,7 @@ def pod_values(tracked: TrackedPod) -> dict[str, Any]:
         "own_word": tracked.word,
         "protected": pod.protected,
         "paused": None,
-        "error": tracked.trouble,
+        "error": tracked.error,
     }
     try:  # so that a pod with an error does not hide the others
         shown["memory_current_bytes"] = parse_number(tracked.cgroup.read("memory.current"), "memory.current")

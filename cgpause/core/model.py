@@ -59,7 +59,7 @@ class Result(StrEnum):
     or a memory.current that cannot be read."""
     SACRIFICED = "sacrificed"
     PROTECTED = "protected"
-    """A later rule or mark protected the pod, or the daemon left it alone after trouble."""
+    """A later rule or mark protected the pod, or the daemon left it alone after an error."""
     OPERATOR = "operator"
     STOPPED = "stopped"
     """The daemon stopped."""
@@ -156,7 +156,7 @@ class Pod:
     memory_max_bytes: int | None
     """The pod's limit, or the sum of its containers' limits if only the pod itself has none; None without a limit."""
     protected: str | None
-    """Why the pod is protected (a rule, or a trouble with its cgroup), or None."""
+    """Why the pod is protected (a rule, or an error of its cgroup), or None."""
     changed_at_ns: int = 0
     """Time of the last start or end of a container in it that the daemon has seen; 0: none."""
     settled_at_ns: int = 0
@@ -237,12 +237,12 @@ class Headroom:
             )
         return used
 
-    def left_below_bytes(self, pct: float) -> int:
+    def below_bytes(self, pct: float) -> int:
         """Return the bytes that pods can take until `used_pct` reaches `pct`; negative beyond it."""
-        room = int(self.node_available_bytes - self.node_total_bytes * (100 - pct) / 100)
+        headroom = int(self.node_available_bytes - self.node_total_bytes * (100 - pct) / 100)
         if self.kubepods_max_bytes is not None:
-            room = min(room, int(self.kubepods_max_bytes * pct / 100) - self.kubepods_used_bytes)
-        return room
+            headroom = min(headroom, int(self.kubepods_max_bytes * pct / 100) - self.kubepods_used_bytes)
+        return headroom
 
 
 class Ended(NamedTuple):

@@ -247,13 +247,13 @@ class Actuator:
             if parse_cpu_max(tracked.cgroup.read("cpu.max")) == paused.written:
                 return  # the daemon's own write
             if tracked.drifts.is_enough(at_ns):
-                trouble = CgpauseError("another writer keeps changing cpu.max")
+                error = CgpauseError("another writer keeps changing cpu.max")
                 if paused.owner is Owner.MANUAL:
                     if not tracked.drifts.is_given_up(at_ns):
-                        self._give_up(tracked, trouble)
+                        self._give_up(tracked, error)
                     self._unwatch(tracked)  # each foreign write would wake the daemon
-                elif self.resume(tracked, str(trouble), Result.FOREIGN):
-                    self._set_aside(tracked, "left alone", trouble)
+                elif self.resume(tracked, str(error), Result.FOREIGN):
+                    self._set_aside(tracked, "left alone", error)
                     tracked.failure_until_ns = tracked.drifts.ends_ns
                 return
             self._watch.add_pod(tracked.cgroup, paused=True)  # if the pause had been given up, its watch was removed
@@ -280,12 +280,12 @@ class Actuator:
             )
         )
 
-    def _give_up(self, tracked: TrackedPod, trouble: CgpauseError) -> None:
+    def _give_up(self, tracked: TrackedPod, error: CgpauseError) -> None:
         """Leave cpu.max to another writer for the rest of the hour; count and log that."""
         tracked.drifts.give_up()
         self.counts.given_up += 1
         self._complaints.pop(tracked.pod.cgroup, None)  # perhaps of an hour ago
-        self._complain(tracked, "pause given up", trouble)
+        self._complain(tracked, "pause given up", error)
 
     def _pause(self, tracked: TrackedPod, action: Pause, config: Config, sample: Sample) -> None:
         pod = tracked.pod
@@ -406,7 +406,7 @@ class Actuator:
         tracked.pod = replace(tracked.pod, protected=tracked.pod.protected or tracked.failure)
 
     def _complain(self, tracked: TrackedPod, what: str, error: CgpauseError, level: int = logging.WARNING) -> None:
-        # Log each trouble of a pod once: it may come back in every tick of the loop.
+        # Log each error of a pod once: it may come back in every tick of the loop.
         text = f"{what}: {error}"
         if self._complaints.get(tracked.pod.cgroup) != text:
             self._complaints[tracked.pod.cgroup] = text

@@ -17,7 +17,7 @@ from cgpause.core.clock import NEVER_NS
 from cgpause.daemon.gauges import gather
 from cgpause.daemon.intake import Intake
 from cgpause.kernel import wholefile
-from cgpause.kernel.background import BackgroundWriter, FileTrouble
+from cgpause.kernel.background import BackgroundWriter, FileErrors
 from cgpause.kernel.logfmt import fields
 from cgpause.pods.sampler import Sampler
 from cgpause.telemetry import published
@@ -41,7 +41,7 @@ class Publisher:
         self._sampler = sampler
         self._started_at = time.time()
         self._thread: BackgroundWriter | None = None
-        self._trouble = FileTrouble(
+        self._errors = FileErrors(
             self._path, "metrics not published", "metrics published again", " (systemd-tmpfiles --create)"
         )
 
@@ -64,7 +64,7 @@ class Publisher:
         self.due_ns = at_ns + int(INTERVAL_S * 1e9)
         try:
             if self._thread.waiting:
-                self._trouble.note("writing takes too long")
+                self._errors.note("writing takes too long")
             else:
                 self._hand_over(at_ns, self._thread)
         except Exception:  # a bug: it must cost only the figures, from now on
@@ -91,9 +91,9 @@ class Publisher:
             try:
                 wholefile.replace(self._path, published.encode(stamp, values))
             except Exception as e:  # noqa: BLE001 - a bug must cost only the figures
-                self._trouble.note(e)
+                self._errors.note(e)
             else:
-                self._trouble.over()
+                self._errors.over()
 
         thread.run(write)
 

@@ -110,7 +110,7 @@ class BackgroundReader(Generic[T]):
             log.exception("%s not read", self._what)
 
 
-class FileTrouble:
+class FileErrors:
     """The errors of one file, for the log: an error is logged once while it lasts, and so is its end."""
 
     def __init__(self, path: str, bad: str, good: str, how: str = ", accessible to root only") -> None:

@@ -173,8 +173,8 @@ def take_over(
                 record = read_record(cgroup) or record
                 if record.mechanism is not existing.mechanism:
                     _thaw(cgroup)
-                given_back = replace(existing, original=record.original, original_burst_us=record.original_burst_us)
-                _set_record(cgroup, replace(given_back, written=record.written))
+                restored = replace(existing, original=record.original, original_burst_us=record.original_burst_us)
+                _set_record(cgroup, replace(restored, written=record.written))
             raise
         return record
 

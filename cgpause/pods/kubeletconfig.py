@@ -133,8 +133,8 @@ def read_thresholds(flags: KubeletFlags) -> tuple[Threshold, ...] | None:
     except OSError as e:
         log.info("%s, as its configuration cannot be read %s", _ASSUMED, fields(file=path, error=e))
     except (MalformedError, UnicodeDecodeError) as e:
-        trouble = e if isinstance(e, MalformedError) else "not UTF-8"
-        log.warning("%s, as its configuration cannot be understood %s", _ASSUMED, fields(file=path, error=trouble))
+        error = e if isinstance(e, MalformedError) else "not UTF-8"
+        log.warning("%s, as its configuration cannot be understood %s", _ASSUMED, fields(file=path, error=error))
     return None
 
 

@@ -95,7 +95,7 @@ class TrackedPod:
     processes: Processes = field(default_factory=Processes)
     damaged: bool = False
     """Whether the record is damaged or was removed, and the pod could not be resumed without it."""
-    trouble: str | None = None
+    error: str | None = None
     """Error of the last read of the pod's facts, logged once; None after a success."""
     marks: frozenset[str] = frozenset()
     """Opt-out xattrs of the pod."""

@@ -168,7 +168,7 @@ class PodTree:
             tracked.failure = None
         pod, cgroup = tracked.pod, tracked.cgroup
         name = self.names.pods.get(pod.uid)
-        memory_max_bytes, trouble = None, None
+        memory_max_bytes, error = None, None
         try:
             if tracked.holds_us is None:
                 # Once the own pod is found, no other pod is checked. Before that, it may still be discovered late.
@@ -178,12 +178,12 @@ class PodTree:
             memory_max_bytes = tracked.read_limit(at_ns)
             tracked.marks = _read_marks(cgroup)
         except CgroupGoneError:
-            trouble = "its cgroup is gone"  # the next refresh drops it
+            error = "its cgroup is gone"  # the next refresh drops it
         except CgpauseError as e:
-            trouble = f"its cgroup cannot be read: {e}"
-            if tracked.trouble != trouble:
+            error = f"its cgroup cannot be read: {e}"
+            if tracked.error != error:
                 log.warning("pod left alone %s", fields(uid=pod.uid, error=e))
-        tracked.trouble = trouble
+        tracked.error = error
         self._request_word(tracked)
         word = tracked.word if heeds_word(pod.qos, name, self.config) else None
         reason = protection(
@@ -199,7 +199,7 @@ class PodTree:
         ruled = ruled_class(pod.qos, name, self.config)
         tracked.signs.given_class, tracked.signs.is_class_own = pod_class(ruled, word), ruled is PodClass.AUTO
         namespace, pod_name = (None, None) if name is None else (name.namespace, name.name)
-        protected, rank = reason or trouble or tracked.failure, priority(pod.qos, name, self.config)
+        protected, rank = reason or error or tracked.failure, priority(pod.qos, name, self.config)
         known = pod.namespace, pod.name, pod.memory_max_bytes, pod.protected, pod.priority
         if known != (namespace, pod_name, memory_max_bytes, protected, rank):  # they seldom change
             tracked.pod = replace(

@@ -89,7 +89,7 @@ def rank(pods: tuple[PodUsage, ...]) -> list[PodUsage]:
 def decide(state: State, sample: Sample, config: Config) -> Decision:
     """Return the pods to pause, resume, freeze and sacrifice, the time until the next sample, and the next state."""
     seen = see(state, sample, config)
-    if seen.left_bytes > 0 and not state.stretches and not [None for _, pod in seen.pods if pod.paused is not None]:
+    if seen.slack_bytes > 0 and not state.stretches and not [None for _, pod in seen.pods if pod.paused is not None]:
         # No pod is paused and headroom is left: the decision ends here, before any pod is ranked.
         return _leave_all(seen, sample, config)
     return decide_on_all(state, seen, sample, config)[0]
@@ -103,7 +103,7 @@ class Seen(NamedTuple):
     """The state of `reserve` with this sample; without it under another policy."""
     pods: tuple[PodUsage, ...]
     """Pods on which the policy can act."""
-    left_bytes: float
+    slack_bytes: float
     """Headroom left if every moving pod takes its worst demand, in bytes; under `watermark` up to the upper mark. 0 if
     it is not needed: memory is tight, and pods were paused lately."""
     tight: bool
@@ -116,22 +116,23 @@ def see(state: State, sample: Sample, config: Config) -> Seen:
     tight_below_bytes = _tight_below_bytes(sample, config)
     tight = sample.headroom.available_bytes < tight_below_bytes
     if config.policy is Policy.WATERMARK:
-        left_bytes = _grantable_below_mark(sample, config)
-        return Seen(fill, state.reserve, sample.pods, left_bytes, tight, tight_below_bytes)
+        slack_bytes = _grantable_below_mark(sample, config)
+        return Seen(fill, state.reserve, sample.pods, slack_bytes, tight, tight_below_bytes)
     learned = reserve.observe(state.reserve, sample)
-    left_bytes = 0.0 if tight and state.stretches else reserve.left_bytes(learned, sample)  # not needed then, and slow
+    # With stretches while memory is tight, it is not needed, and slow.
+    slack_bytes = 0.0 if tight and state.stretches else reserve.slack_bytes(learned, sample)
     # Growing pods may need more than there is: far from the limit too, the first pause may be due soon.
-    tight = tight or (left_bytes <= 0 and reserve.left_bytes(learned, sample, only_growing=True) <= 0)
-    return Seen(fill, learned, _concerned(state, learned, sample), left_bytes, tight, tight_below_bytes)
+    tight = tight or (slack_bytes <= 0 and reserve.slack_bytes(learned, sample, only_growing=True) <= 0)
+    return Seen(fill, learned, _concerned(state, learned, sample), slack_bytes, tight, tight_below_bytes)
 
 
 def _leave_all(seen: Seen, sample: Sample, config: Config) -> Decision:
     """Return the decision without actions. It admits all new pods, and forgets the cost of pauses and the first pod."""
-    next_ns = _next_ns(seen.fill, sample, seen.left_bytes, [], {}, config)
+    next_ns = _next_ns(seen.fill, sample, seen.slack_bytes, [], {}, config)
     learned = reserve.end_shortage(seen.reserve._replace(unsafe_since_ns=None, first=None, cost_s=0.0))
     quiet = None
     if config.policy is Policy.RESERVE:
-        quiet = _quiet(seen.left_bytes, [], {}, sample, next_ns, config)
+        quiet = _quiet(seen.slack_bytes, [], {}, sample, next_ns, config)
         if not seen.tight:
             quiet = schedule.far_quiet(sample, seen.tight_below_bytes, next_ns, quiet.low_bytes)
     return Decision(State(reserve=learned, fill=seen.fill), (), next_ns, seen.tight, seen.tight_below_bytes, quiet)
@@ -161,21 +162,21 @@ def decide_on_all(
             config=config,
             all_pods=all_pods,
         )
-        chosen, places, left_bytes = step.actions, step.places, step.left_bytes
-        is_safe = left_bytes > 0 and not step.unsafe
+        chosen, places, slack_bytes = step.actions, step.places, step.slack_bytes
+        is_safe = slack_bytes > 0 and not step.unsafe
         after = State(stretches, reserve=step.state, fill=seen.fill)
     else:
         watermark_state, chosen = _by_watermark(state.watermark, sample, parts, config)
-        left_bytes = seen.left_bytes
+        slack_bytes = seen.slack_bytes
         after = State(stretches, watermark_state, reserve.with_peaks(state.reserve.growths.peaks), seen.fill)
     late = _freezes(parts.paused, {action.pod.cgroup for action in chosen}, at_ns, config)
     actions = (*parts.resumes, *late, *chosen)
     _mark_resumed(stretches, actions, parts.turn)
-    next_ns = _next_ns(seen.fill, sample, left_bytes, parts.paused, stretches, config)
+    next_ns = _next_ns(seen.fill, sample, slack_bytes, parts.paused, stretches, config)
     # If one pod runs alone, there is no other to pause; if several run, each sample may pause one of them.
     runs_alone = len(parts.candidates) + len(parts.unstoppable) <= 1
     is_settled = config.policy is Policy.RESERVE and not actions and (is_safe or runs_alone)
-    quiet = _quiet(left_bytes, parts.paused, stretches, sample, next_ns, config) if is_settled else None
+    quiet = _quiet(slack_bytes, parts.paused, stretches, sample, next_ns, config) if is_settled else None
     tight = seen.tight or bool(parts.paused) or bool(chosen)
     return Decision(after, actions, next_ns, tight, seen.tight_below_bytes, quiet), places
 
@@ -228,7 +229,7 @@ def _due_ns(pod: Pod, stretch: hold.Stretch, at_ns: int, config: Config) -> int:
 
 
 def _quiet(
-    left_bytes: float,
+    slack_bytes: float,
     paused: list[PodUsage],
     stretches: Mapping[CgroupId, hold.Stretch],
     sample: Sample,
@@ -237,7 +238,7 @@ def _quiet(
 ) -> Quiet:
     """Return the bounds of the headroom within which no pod has to be paused, after a decision without actions.
 
-    They are half of `left_bytes` (at least _QUIET_PCT) below the headroom, and _QUIET_PCT above it. They last for a
+    They are half of `slack_bytes` (at least _QUIET_PCT) below the headroom, and _QUIET_PCT above it. They last for a
     second at most, and not beyond the next resume or freeze that is due.
     """
     available, capacity = sample.headroom.available_bytes, sample.headroom.capacity_bytes
@@ -245,7 +246,7 @@ def _quiet(
     until_ns = sample.at_ns + _PAUSED_LOOK_NS
     for _, pod in paused:
         until_ns = min(until_ns, _due_ns(pod, stretches[pod.cgroup], sample.at_ns, config))
-    return Quiet(available - max(left_bytes / 2, little), available + little, until_ns, next_ns)
+    return Quiet(available - max(slack_bytes / 2, little), available + little, until_ns, next_ns)
 
 
 def _concerned(state: State, learned: reserve.ReserveState, sample: Sample) -> tuple[PodUsage, ...]:
@@ -301,16 +302,16 @@ def _take_turns(
     needs no turn if its claim fits: `grantable` bytes, less the claims of pods that have a turn or run after a pause
     during their start. (It may be a service, and its probe kills a service that starts too late.)
     """
-    left, turn_taken = grantable, False
+    headroom, turn_taken = grantable, False
     for usage, _ in parts.unstoppable:
         stretch = stretches.get(usage.pod.cgroup)
         if stretch is not None and (stretch.turn or stretch.starting):
             turn_taken = turn_taken or stretch.turn
-            left -= _claim_bytes(usage)
+            headroom -= _claim_bytes(usage)
     due.sort(key=lambda usage: hold.end_ns(usage.pod, stretches[usage.pod.cgroup], config.hold))
     for usage in due:
         claim = _claim_bytes(usage)
-        fits = usage.pod.kind is PodKind.STARTING and claim <= max(left, 0.0)
+        fits = usage.pod.kind is PodKind.STARTING and claim <= max(headroom, 0.0)
         if turn_taken and not fits:
             parts.paused.append(usage)
             continue
@@ -319,7 +320,7 @@ def _take_turns(
             turn_taken = True
             parts.turn = usage.pod.cgroup
             reason += ", and it is its turn"
-        left -= claim
+        headroom -= claim
         parts.resumes.append(Resume(usage.pod, reason, Result.TIME))
         parts.unstoppable.append((usage, config.hold.min_run_s))
 
@@ -342,13 +343,13 @@ def _tight_below_bytes(sample: Sample, config: Config) -> int:
 
 
 def _grantable_below_mark(sample: Sample, config: Config) -> float:
-    return sample.headroom.left_below_bytes(config.watermark.upper_pct)
+    return sample.headroom.below_bytes(config.watermark.upper_pct)
 
 
 def _next_ns(
     fill: schedule.FillRate,
     sample: Sample,
-    left_bytes: float,
+    slack_bytes: float,
     paused: list[PodUsage],
     stretches: Mapping[CgroupId, hold.Stretch],
     config: Config,
@@ -357,7 +358,7 @@ def _next_ns(
     # If every pod is protected, no sample can lead to an action: sample as rarely as possible.
     if not paused and all(pod.protected is not None for _, pod in sample.pods):
         return schedule.SLOW_NS
-    interval_ns, fast_ns = schedule.interval_ns(fill, sample, left_bytes), schedule.fast_ns(sample)
+    interval_ns, fast_ns = schedule.interval_ns(fill, sample, slack_bytes), schedule.fast_ns(sample)
     if not paused or interval_ns <= fast_ns:
         return interval_ns
     due_ns = min([_due_ns(pod, stretches[pod.cgroup], sample.at_ns, config) for _, pod in paused])

@@ -95,12 +95,12 @@ class Demand(NamedTuple):
     usage: PodUsage
     used: int
     worst: float
-    """Most that the pod may take before it gives back. Only `need` if it does not grow (not `active`). With
-    `Basis.GROWTH` it shrinks to `need` as a CPU becomes idle."""
+    """Most that the pod may take before it gives back. Only `fastest` if it does not grow (not `active`). With
+    `Basis.GROWTH` it shrinks to `fastest` as a CPU becomes idle."""
     granted: float
     """Grant: bytes that the pod must be able to take to be started. It is the expected demand while a CPU is idle, the
-    worst one while all are busy, a mix in between (`Terms.idle_share`). Of a pod that does not grow: only `need`."""
-    need: float
+    worst one while all are busy, a mix in between (`Terms.idle_share`). Of a pod that does not grow: only `fastest`."""
+    fastest: float
     """Most that the pod may take before it can be paused, at its fastest."""
     counted: float
     """Growth to count while the pod runs, in bytes. Usually it is the mean growth within one reaction. Exceptions:
@@ -124,7 +124,7 @@ class Demand(NamedTuple):
     """Largest recent growth rate, in bytes per second."""
     basis: Basis
     negligible: int
-    """A pod is not paused for a need of up to this, in bytes: a large drop (`large_bytes`), because a pod that only
+    """A pod is not paused for a growth of up to this, in bytes: a large drop (`large_bytes`), because a pod that only
     fluctuates moves by that much. It is 0 for an active pod that has taken more than that since its last low."""
     is_paused: bool
     is_overdue: bool
@@ -152,26 +152,26 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
     limit, paused = pod.memory_max_bytes, pod.paused
     is_paused, newcomer, soon = paused is not None, not admitted, flow * ACTIVE_S
     claim: float = _INFINITE if limit is None else limit - used if limit > used else 0
-    need = rate * terms.reaction_s
-    need = need if need < claim else claim
+    fastest = rate * terms.reaction_s
+    fastest = fastest if fastest < claim else claim
     active = False
     if newcomer or is_paused or rate * ACTIVE_S > terms.active_bytes or growth.may_take_first_memory():
         worst, expected, basis = _amounts(growth, limit, claim, peaks)
         active = claim >= 4096 and expected + used - low > terms.active_bytes
         if basis is _GROWTH:
-            worst = expected = max(worst * (1 - terms.idle_share), need)
+            worst = expected = max(worst * (1 - terms.idle_share), fastest)
     beyond = beyond_bytes(used, peaks) if limit is None else 0.0
     if is_paused:
         counted, variance = growth.step(), 0.0
     elif grew:
-        counted, variance = need, 0.0  # a pod that has just grown counts with its fastest growth
+        counted, variance = fastest, 0.0  # a pod that has just grown counts with its fastest growth
     else:
         counted, variance = flow * terms.reaction_s, squares * terms.reaction_s
         variance = variance if variance < claim * claim else claim * claim
     counted = counted if counted < claim else claim
     if active:
         granted = expected * terms.idle_share + worst * (1 - terms.idle_share)
-        granted = granted if granted > need else need
+        granted = granted if granted > fastest else fastest
         if not excused:
             if newcomer or (is_paused and not soon):  # its growth is not known
                 counted, variance = granted, 0.0
@@ -183,8 +183,8 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
                 # It may have started beside others (`start`).
                 counted = max(counted, min(granted, first_bytes(terms.capacity_bytes) - growth.surge()))
     else:
-        worst = granted = need
-        basis = _NOTHING if not rate else _RATE if need < claim else _LIMIT
+        worst = granted = fastest
+        basis = _NOTHING if not rate else _RATE if fastest < claim else _LIMIT
     large = large_bytes(top, terms.capacity_bytes, terms.noise)
     if beyond and last_peak and used <= low + large and not (is_paused or newcomer):
         # It has just freed memory, or still does while it ends: frozen, it would keep what the next pod needs. For pods
@@ -200,7 +200,7 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
         used,
         worst,
         granted,
-        need,
+        fastest,
         counted,
         variance,
         active,
@@ -215,7 +215,7 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
         paused_s * terms.idle_share,
         excused,
         beyond,
-        max(first_bytes(terms.capacity_bytes), need) if beyond and terms.idle_share == 1 else 0.0,
+        max(first_bytes(terms.capacity_bytes), fastest) if beyond and terms.idle_share == 1 else 0.0,
     ))  # fmt: skip
 
 
@@ -258,7 +258,7 @@ def unbounded_bytes(growth: Growth, peaks: tuple[int, ...], reaction_s: float) -
 
 def reserved_bytes(demand: Demand, seconds: float) -> float:
     """Return the bytes to reserve for a pod that cannot be paused for `seconds` (infinite: for ever)."""
-    return min(demand.rate * min(seconds, HORIZON_S), max(demand.worst, demand.need))
+    return min(demand.rate * min(seconds, HORIZON_S), max(demand.worst, demand.fastest))
 
 
 def leak_bytes(usage: PodUsage, growth: Growth, capacity_bytes: int, quota_cpus: float, *, freezes: bool) -> float:

@@ -111,7 +111,7 @@ class Growths(NamedTuple):
     peaks: Peaks = Peaks()
     workloads: Mapping[CgroupId, str] = {}
     """The workload of each pod that has one."""
-    given_back: int = 0
+    freed_bytes: int = 0
     """Bytes given back in the last sample, by large drops and by pods that are gone. Drops of services do not count:
     they come again and again."""
 

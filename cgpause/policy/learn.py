@@ -56,7 +56,7 @@ class _Interval:
     """New peaks with their workloads; `record` adds to them."""
     tops: dict[CgroupId, int] = field(default_factory=dict)
     """The use before the drop of each pod in `ended`."""
-    given_back: int = 0
+    freed_bytes: int = 0
 
     def record(self, pod: Pod, top: int) -> int:
         """Take in the use before a pod's large drop; return its `Growth.last_peak`."""
@@ -115,11 +115,11 @@ def learn(growths: Growths, sample: Sample) -> Growths:
     peaks = growths.peaks.with_new(interval.peaks) if interval.peaks else growths.peaks
     for end in ends:
         peaks = _take_end(end, peaks, learned, interval)
-    given_back = interval.given_back
+    freed_bytes = interval.freed_bytes
     if len(learned) > len(pods):
         there = {pod.cgroup for _, pod in pods}
         gone = {key: learned.pop(key) for key in learned.keys() - there}
-        given_back += sum(one.used for one in gone.values())
+        freed_bytes += sum(one.used for one in gone.values())
         if interval.is_short:
             seen = [(key, one) for key, one in gone.items() if one.top >= least and _has_new_peak(one, interval)]
             peaks = peaks.with_new([(known[key], one.top) for key, one in seen if key in known])
@@ -132,7 +132,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:
         tuple(still),
         peaks,
         known,
-        given_back,
+        freed_bytes,
     )
 
 
@@ -233,7 +233,7 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
             last_peak = interval.record(pod, top)
             highest_peak = last_peak if last_peak > highest_peak and interval.is_short else highest_peak
         begins = begins or (restarted and used < was - large)
-        interval.given_back += 0 if pod.kind is PodKind.SERVICE else top - used
+        interval.freed_bytes += 0 if pod.kind is PodKind.SERVICE else top - used
         base = top = low = read_top = used
         low_ran_ns, excused = ran_ns, False
     else:

@@ -48,9 +48,9 @@ from cgpause.policy.demand import (
 from cgpause.policy.growth import MANY_PODS, Growth, Growths, noise_bytes, worthwhile_bytes
 from cgpause.policy.learn import learn
 from cgpause.policy.peaks import Peaks
-from cgpause.policy.sacrifice import UNSAFE_S, choose, freed_bytes, without_effect
+from cgpause.policy.sacrifice import UNSAFE_S, choose, freeable_bytes, without_effect
 from cgpause.policy.schedule import fast_ns
-from cgpause.policy.serving import SPARE, Place, Served, place_of, serve
+from cgpause.policy.serving import RESUME_SHARE, Place, Served, place_of, serve
 
 MARGIN_PCT = 1.0
 """Memory that the policy never grants, in percent of the capacity, on top of kubelet's eviction threshold. By as much
@@ -113,7 +113,7 @@ class ReserveStep(NamedTuple):
     state: ReserveState
     actions: tuple[Action, ...]
     places: list[Place]
-    left_bytes: float
+    slack_bytes: float
     """Memory that pods may take before a running pod has to be paused."""
     unsafe: bool
     """Whether no worst demand fits."""
@@ -125,30 +125,30 @@ def with_peaks(peaks: Peaks) -> ReserveState:
 
 
 def observe(state: ReserveState, sample: Sample) -> ReserveState:
-    """Return the state with one more sample taken in; `left_bytes` and `step` expect it."""
+    """Return the state with one more sample taken in; `slack_bytes` and `step` expect it."""
     elapsed_s = 0.0 if state.sampled_at_ns is None else max(sample.at_ns - state.sampled_at_ns, 0) / NS_PER_S
-    kept: float = 0.0 if state.sampled_at_ns is None else 0.5 ** (elapsed_s / _IDLE_HALF_LIFE_S)
+    decay: float = 0.0 if state.sampled_at_ns is None else 0.5 ** (elapsed_s / _IDLE_HALF_LIFE_S)
     late_s: float = state.late_s * 0.5 ** (elapsed_s / _LATE_HALF_LIFE_S)
     return state._replace(
         growths=learn(state.growths, sample),
         late_s=min(max(late_s, sample.late_ns / NS_PER_S), _LONGEST_LATE_S),
         sampled_at_ns=sample.at_ns,
         elapsed_s=elapsed_s,
-        idle_cpus=kept * state.idle_cpus + (1 - kept) * sample.idle_cpus,
+        idle_cpus=decay * state.idle_cpus + (1 - decay) * sample.idle_cpus,
         killed=without_effect(state.killed, sample),
     )
 
 
-def left_bytes(state: ReserveState, sample: Sample, *, only_growing: bool = False) -> float:
+def slack_bytes(state: ReserveState, sample: Sample, *, only_growing: bool = False) -> float:
     """Return the headroom less the worst demands of moving pods, in bytes; above 0 no pod has to be paused.
 
-    Once nothing is left, the other demands are not counted. If several pods move it is also less the largest
+    Once none is left, the other demands are not counted. If several pods move it is also less the largest
     `beyond_bytes`. Pods without a program do not count. With `only_growing`, pods that hardly grow do not count either:
     they may not need their memory for minutes.
     """
     reaction = reaction_s(state.late_s, sample)
     growths = state.growths
-    left = grantable_bytes(sample)
+    headroom = grantable_bytes(sample)
     beyond = least = 0.0
     if only_growing:
         least = worthwhile_bytes(sample.headroom.capacity_bytes, _growing_pods(growths, sample)) / ACTIVE_S
@@ -161,13 +161,13 @@ def left_bytes(state: ReserveState, sample: Sample, *, only_growing: bool = Fals
         limit = pod.memory_max_bytes
         if limit is None:
             peaks = growths.peaks.of(pod)
-            left -= unbounded_bytes(growth, peaks, reaction)
+            headroom -= unbounded_bytes(growth, peaks, reaction)
             beyond = max(beyond, beyond_bytes(growth.used, peaks))
         else:
-            left -= max(limit - growth.used, 0)
-        if left <= 0:
-            return left
-    return left - beyond if len(growths.moving) > 1 else left  # one that moves alone leaves no other to pause
+            headroom -= max(limit - growth.used, 0)
+        if headroom <= 0:
+            return headroom
+    return headroom - beyond if len(growths.moving) > 1 else headroom  # one that moves alone leaves no other to pause
 
 
 def end_shortage(state: ReserveState) -> ReserveState:
@@ -200,16 +200,16 @@ def step(
     capacity, growths, terms = sample.headroom.capacity_bytes, state.growths, _terms(state, sample)
     all_places, grantable = all_pods or config.reserve.sacrifice, grantable_bytes(sample)
     # 1. Pods that run in any case, and paused ones that still take memory.
-    left, fixed = _reserve_unstoppable(unstoppable, grantable, growths, terms, show=all_places)
-    left = _reserve_leaks(paused, left, growths, capacity, config)
+    headroom, fixed = _reserve_unstoppable(unstoppable, grantable, growths, terms, show=all_places)
+    headroom = _reserve_leaks(paused, headroom, growths, capacity, config)
     # 2. All other pods, in serving order.
     demands = _demands((*candidates, *paused), growths, terms)
-    spare = SPARE * (1 - terms.idle_share)
-    served = serve(demands, left, capacity * MARGIN_PCT / 100, state.first, all_places, spare)
+    resume_share = RESUME_SHARE * (1 - terms.idle_share)
+    served = serve(demands, headroom, capacity * MARGIN_PCT / 100, state.first, all_places, resume_share)
     # 3. The cost of the pauses, and the pods that it excuses.
     waiting = _waiting(served)
     cost = _cost_after(state, sample, len(served.active) - len(waiting), waiting, unsafe=served.unsafe)
-    excused = _excuse(served.active, waiting, growths, cost.cost_s, left, served.first, is_futile=cost.is_futile)
+    excused = _excuse(served.active, waiting, growths, cost.cost_s, headroom, served.first, is_futile=cost.is_futile)
     places = _with_excused([*fixed, *served.places], excused, grantable)
     # 4. The actions, and the next state.
     marked = _marked(growths, served.admitted, [one.usage.pod.cgroup for one in excused])
@@ -225,33 +225,33 @@ def step(
     victim = _sacrifice(after, sample, places) if config.reserve.sacrifice else None
     if victim is not None:
         actions = [*(action for action in actions if action.pod.cgroup != victim.pod.cgroup), victim]
-        freed = freed_bytes(PodUsage(victim.memory_current_bytes, victim.pod))
+        freed = freeable_bytes(PodUsage(victim.memory_current_bytes, victim.pod))
         after = after._replace(unsafe_since_ns=None, killed={**after.killed, victim.pod.cgroup: freed})
-    return ReserveStep(after, tuple(actions), places, served.left_bytes, served.unsafe)
+    return ReserveStep(after, tuple(actions), places, served.slack_bytes, served.unsafe)
 
 
 def _reserve_unstoppable(
-    unstoppable: Sequence[tuple[PodUsage, float]], left: float, growths: Growths, terms: Terms, *, show: bool
+    unstoppable: Sequence[tuple[PodUsage, float]], headroom: float, growths: Growths, terms: Terms, *, show: bool
 ) -> tuple[float, list[Place]]:
-    """Return `left` less the bytes reserved for `unstoppable` pods, and with `show` their places."""
+    """Return `headroom` less the bytes reserved for `unstoppable` pods, and with `show` their places."""
     places: list[Place] = []
     for usage, seconds in unstoppable:
         one = demand(usage, growths.pods[usage.pod.cgroup], growths.peaks.of(usage.pod), terms)
         reserved = reserved_bytes(one, seconds + terms.reaction_s)
         if show:
-            places.append(place_of(one, reserved, left, runs=True)._replace(stoppable=False))
-        left -= reserved
-    return left, places
+            places.append(place_of(one, reserved, headroom, runs=True)._replace(stoppable=False))
+        headroom -= reserved
+    return headroom, places
 
 
 def _reserve_leaks(
-    paused: Sequence[PodUsage], left: float, growths: Growths, capacity_bytes: int, config: Config
+    paused: Sequence[PodUsage], headroom: float, growths: Growths, capacity_bytes: int, config: Config
 ) -> float:
-    """Return `left` less the bytes that throttled pods may still take."""
+    """Return `headroom` less the bytes that throttled pods may still take."""
     throttle, freezes = config.throttle, config.mechanism.freezes
     for usage in paused:
-        left -= leak_bytes(usage, growths.pods[usage.pod.cgroup], capacity_bytes, throttle.cpus, freezes=freezes)
-    return left
+        headroom -= leak_bytes(usage, growths.pods[usage.pod.cgroup], capacity_bytes, throttle.cpus, freezes=freezes)
+    return headroom
 
 
 def _demands(usages: Sequence[PodUsage], growths: Growths, terms: Terms) -> list[Demand]:
@@ -287,11 +287,11 @@ def _cost_after(state: ReserveState, sample: Sample, running: int, waiting: Sequ
     if not waiting:
         return _Cost(0.0, sample.limit_kills, is_futile=False)
     runnable = runnable_pods(state.idle_cpus, sample.cpus, running, len(waiting))
-    kept_s = _cost_after_freeing_s(state, waiting)
-    kills_before = state.kills_before if kept_s else sample.limit_kills
+    before_s = _cost_after_freeing_s(state, waiting)
+    kills_before = state.kills_before if before_s else sample.limit_kills
     is_futile = unsafe and sample.limit_kills - kills_before >= FUTILE_KILLS
     elapsed_s = min(state.elapsed_s, _LONGEST_CHARGED_S)
-    return _Cost(kept_s + runnable * elapsed_s, kills_before, is_futile)
+    return _Cost(before_s + runnable * elapsed_s, kills_before, is_futile)
 
 
 def _with_excused(places: list[Place], excused: Sequence[Demand], grantable: float) -> list[Place]:
@@ -311,7 +311,9 @@ def _sacrifice(state: ReserveState, sample: Sample, places: Sequence[Place]) -> 
         return None
     stoppable = [place for place in places if place.stoppable]
     # Pauses can help if headroom is left, or if a pod other than the first runs and may take memory.
-    if grantable_bytes(sample) > 0 or any(place.runs and place.need >= 4096 for place in stoppable if not place.first):
+    if grantable_bytes(sample) > 0 or any(
+        place.runs and place.demand >= 4096 for place in stoppable if not place.first
+    ):
         return None
     return choose([place.usage for place in stoppable], state.killed, sample)
 
@@ -355,7 +357,7 @@ def _cost_after_freeing_s(state: ReserveState, waiting: Sequence[Demand]) -> flo
     if state.unsafe_since_ns is not None:
         return state.cost_s
     least = min(one.granted for one in waiting)
-    return state.cost_s * max(1 - state.growths.given_back / max(least, 1.0), 0.0)
+    return state.cost_s * max(1 - state.growths.freed_bytes / max(least, 1.0), 0.0)
 
 
 def _excuse(
@@ -363,7 +365,7 @@ def _excuse(
     waiting: Sequence[Demand],
     growths: Growths,
     cost_s: float,
-    left: float,
+    headroom: float,
     first: CgroupId | None,
     *,
     is_futile: bool,
@@ -371,8 +373,9 @@ def _excuse(
     """Return the pods to run from now on until they give back, mostly one or none (the ski-rental rule).
 
     The pod has the highest priority of the waiting pods. Once pauses have cost a restart, its grant has to fit into
-    `left` bytes beside the worst demand of the pod `first` and the grants of the excused pods. Once pauses have cost
-    PATIENCE restarts, the grant need not fit; if the pauses also were futile, all waiting pods of its priority run.
+    `headroom` (bytes) beside the worst demand of the pod `first` and the grants of the excused pods. Once pauses have
+    cost PATIENCE restarts, the grant need not fit; if the pauses also were futile, all waiting pods of its priority
+    run.
     """
     if not waiting or cost_s < BACKOFF_S:
         return ()
@@ -386,10 +389,10 @@ def _excuse(
         return [other for other in waiting if other.usage.pod.priority == priority] if is_futile else (one,)
     for other in active:
         if other.usage.pod.cgroup == first:
-            left -= other.worst
+            headroom -= other.worst
         elif other.excused and not other.is_paused:
-            left -= other.granted
-    return (one,) if one.granted <= left else ()
+            headroom -= other.granted
+    return (one,) if one.granted <= headroom else ()
 
 
 def _marked(growths: Growths, admitted: Iterable[CgroupId], excused: Iterable[CgroupId]) -> Growths:

@@ -30,7 +30,7 @@ def choose(pods: Iterable[PodUsage], killed: Mapping[CgroupId, int], sample: Sam
         if usage.pod.cpu_usage_usec is not None
         and usage.pod.settled_at_ns <= sample.at_ns
         and usage.pod.cgroup not in killed
-        and freed_bytes(usage) > worth_bytes
+        and freeable_bytes(usage) > worth_bytes
     ]
     if not known:
         return None
@@ -52,11 +52,11 @@ def without_effect(killed: Mapping[CgroupId, int], sample: Sample) -> Mapping[Cg
     if not killed:
         return killed
     worth_bytes = _worth_bytes(sample)
-    held = {usage.pod.cgroup: freed_bytes(usage) for usage in sample.pods if usage.pod.cgroup in killed}
+    held = {usage.pod.cgroup: freeable_bytes(usage) for usage in sample.pods if usage.pod.cgroup in killed}
     return {cgroup: killed[cgroup] for cgroup, now in held.items() if now > killed[cgroup] - worth_bytes}
 
 
-def freed_bytes(usage: PodUsage) -> int:
+def freeable_bytes(usage: PodUsage) -> int:
     """Return the bytes that the end of a pod's containers frees: its use without tmpfs and page cache.
 
     tmpfs outlives the containers, and the kernel can reclaim page cache without a kill.

@@ -64,10 +64,10 @@ def fast_ns(sample: Sample) -> int:
     return max(FAST_NS, int(sample.cost_ns / OWN_SHARE))
 
 
-def interval_ns(rate: FillRate, sample: Sample, left_bytes: float) -> int:
-    """Return the ns until the next sample is due, if pods may take `left_bytes` more before one has to be paused."""
+def interval_ns(rate: FillRate, sample: Sample, slack_bytes: float) -> int:
+    """Return the ns until the next sample is due, if pods may take `slack_bytes` more before one has to be paused."""
     fastest = max(rate.bytes_per_s, sample.headroom.capacity_bytes / PRIOR_FILL_S, PRIOR_BYTES_PER_S)
-    seconds = left_bytes / fastest / 2
+    seconds = slack_bytes / fastest / 2
     return int(min(max(seconds * NS_PER_S, fast_ns(sample)), SLOW_NS))
 
 

@@ -22,7 +22,7 @@ from cgpause.core.memory_units import mib
 from cgpause.core.model import CgroupId, PodUsage
 from cgpause.policy.demand import Basis, Demand
 
-SPARE = 0.25
+RESUME_SHARE = 0.25
 """A growing paused pod resumes only if this share of the growth of the running pods before it stays free. Their growth
 varies from sample to sample: without this, most resumes would last for one sample. It holds while every CPU is busy.
 While one is idle, nothing stays free: then even a short run is of use."""
@@ -43,13 +43,13 @@ class Place(NamedTuple):
     claim: float
     """Most that the pod may take: its limit less its use."""
     rate: float
-    need: float
-    """Bytes that the test compares with `left`. Usually the pod's growth within one reaction. If the grant of a paused
-    or new pod does not fit: the grant. For a pod that runs without a test the bytes are only shown: the worst demand
-    of the first pod or an excused one, the grant of a pod that this decision excuses, and the bytes reserved for an
-    unstoppable pod."""
-    left: float
-    """Bytes available for `need`: the slack less the growth of the pods served before. For a grant: the headroom less
+    demand: float
+    """Bytes that the test compares with `headroom`. Usually the pod's growth within one reaction. If the grant of a
+    paused or new pod does not fit: the grant. For a pod that runs without a test the bytes are only shown: the worst
+    demand of the first pod or an excused one, the grant of a pod that this decision excuses, and the bytes reserved for
+    an unstoppable pod."""
+    headroom: float
+    """Bytes available for `demand`: the slack less the growth of the pods served before. For a grant: the headroom less
     PROMISED of their grants. For pods without a test: the headroom, to show."""
     basis: Basis
     pause_cost_s: float
@@ -63,23 +63,25 @@ class Place(NamedTuple):
     """As `Demand.negligible`."""
 
     def describe(self) -> str:
-        """Return the place in words: the need, its basis, the headroom left for it."""
-        return f"needs {mib(self.need)} (by {self.basis}), {mib(max(self.left, 0.0))} left"
+        """Return the place in words: the demand, its basis, the headroom for it."""
+        return f"needs {mib(self.demand)} (by {self.basis}), {mib(max(self.headroom, 0.0))} left"
 
 
-def place_of(one: Demand, need: float, left: float, *, runs: bool, first: bool = False) -> Place:
-    """Return the place of a demand for `need` bytes where `left` bytes are left."""
+def place_of(one: Demand, demand: float, headroom: float, *, runs: bool, first: bool = False) -> Place:
+    """Return the place of a pod with a demand of `demand` bytes and `headroom` bytes for it."""
     limit = one.usage.pod.memory_max_bytes
     claim = inf if limit is None else max(limit - one.used, 0)
     basis, cost_s, excused, negligible = one.basis, one.pause_cost_s, one.excused, one.negligible
-    return Place(one.usage, claim, one.rate, need, left, basis, cost_s, runs, first, excused, negligible=negligible)
+    return Place(
+        one.usage, claim, one.rate, demand, headroom, basis, cost_s, runs, first, excused, negligible=negligible
+    )
 
 
 class Served(NamedTuple):
     """The result of serving the demands."""
 
     places: list[Place]
-    left_bytes: float
+    slack_bytes: float
     unsafe: bool
     admitted: set[CgroupId]
     """Newcomers that may take their first memory."""
@@ -90,27 +92,29 @@ class Served(NamedTuple):
 
 def serve(
     demands: Sequence[Demand],
-    left: float,
+    headroom: float,
     margin: float,
     was_first: CgroupId | None,
     all_pods: bool,  # noqa: FBT001 - passed on
-    spare: float,
+    resume_share: float,
 ) -> Served:
-    """Give `left` bytes of headroom to `demands`, in serving order; return their places.
+    """Give `headroom` (bytes) to `demands`, in serving order; return their places.
 
     The first pod and excused pods run in any case. Any other pod runs if its growth fits the slack beside the growth of
     the running pods before it. A growing pod that is paused or new is tested for its grant first: the grant has to fit
-    `left` beside PROMISED of the grants of the running pods (of the first pod: its worst demand). A growing paused pod
-    also leaves `spare` times the growth of the running pods free (SPARE).
+    `headroom` beside PROMISED of the grants of the running pods (of the first pod: its worst demand). A growing paused
+    pod also leaves `resume_share` times the growth of the running pods free (RESUME_SHARE).
 
     `was_first` was the first pod in the last decision. While no worst demand fits it stays first, and the result is
-    unsafe only if its worst demand exceeds `left` by more than `margin` bytes.
+    unsafe only if its worst demand exceeds `headroom` by more than `margin` bytes.
 
     The result has the places of the paused pods and of the pods that must not run; with `all_pods` of all pods.
     """
     active = [one for one in demands if one.active]
-    first, unsafe = _first(active or [one for one in demands if one.need > one.negligible], left, margin, was_first)
-    slack, blocked = way(active, left, first, alone=len(demands) == 1)
+    first, unsafe = _first(
+        active or [one for one in demands if one.fastest > one.negligible], headroom, margin, was_first
+    )
+    slack, blocked = way(active, headroom, first, alone=len(demands) == 1)
     overdue, running = _overdue(active, first, blocked), Growing()
     places: list[Place] = []
     admitted: set[CgroupId] = set()
@@ -120,20 +124,20 @@ def serve(
             running.add(one, total)  # most pods
             continue
         if one is first or one.excused:
-            runs, need, fits_in, added = True, one.worst, left, one
+            runs, demand, fits_in, added = True, one.worst, headroom, one
             if one is not first:
                 running.add(one, total)
             elif one.active and not one.is_service:  # the slack leaves its growth out already
                 running.promised += one.worst
         else:
-            kept = overdue.granted if overdue is not None and one.is_paused and one is not overdue else 0.0
-            need, fits_in, added, total = _test(one, total, running, slack, left, kept, spare)
-            runs = need <= fits_in or need <= one.negligible
+            overdue_bytes = overdue.granted if overdue is not None and one.is_paused and one is not overdue else 0.0
+            demand, fits_in, added, total = _test(one, total, running, slack, headroom, overdue_bytes, resume_share)
+            runs = demand <= fits_in or demand <= one.negligible
             if runs:
                 running.add(added, total)
                 overdue = None if one is overdue else overdue
         if all_pods or one.is_paused or not runs:
-            places.append(place_of(added, need, fits_in, runs=runs, first=one is first))
+            places.append(place_of(added, demand, fits_in, runs=runs, first=one is first))
         if runs and one.newcomer:
             admitted.add(one.usage.pod.cgroup)
     first_pod = None if first is None else first.usage.pod.cgroup
@@ -141,21 +145,27 @@ def serve(
 
 
 def _test(
-    one: Demand, total: float, running: Growing, slack: float, left: float, kept: float, spare: float
+    one: Demand,
+    total: float,
+    running: Growing,
+    slack: float,
+    headroom: float,
+    overdue_bytes: float,
+    resume_share: float,
 ) -> tuple[float, float, Demand, float]:
     """Return the bytes that a pod needs, the bytes that they must fit in if it is to run, and the demand to add then.
 
     Usually the pod's growth has to fit the slack. If the grant of a growing pod that is paused or new does not fit, the
     test compares the grant, and the pod does not run. If such a pod has a `start`, the test compares `start` with the
     slack instead. `total` is `running.bytes_with(one)`; the last value returned is the same with the demand to add.
-    `kept` are bytes that an overdue pod needs.
+    `overdue_bytes` are bytes that an overdue pod needs.
     """
     grown = running.bytes
-    fits_in = slack - grown - kept
+    fits_in = slack - grown - overdue_bytes
     if one.active and (one.is_paused or one.newcomer):
-        unpromised = left - PROMISED * running.promised - kept
+        unpromised = headroom - PROMISED * running.promised - overdue_bytes
         if one.granted <= unpromised:
-            fits_in -= spare * grown if one.is_paused else 0.0
+            fits_in -= resume_share * grown if one.is_paused else 0.0
         elif one.start:
             # An idle CPU can run it, and all others keep their way to their peaks: only its first memory has to fit.
             one = one._replace(counted=one.start, variance=0.0, basis=Basis.FIRST)
@@ -174,26 +184,26 @@ class Way(NamedTuple):
     """Pods whose demand does not fit even after the pods before them have given back."""
 
 
-def way(active: Sequence[Demand], left: float, first: Demand | None, *, alone: bool = False) -> Way:
+def way(active: Sequence[Demand], headroom: float, first: Demand | None, *, alone: bool = False) -> Way:
     """Return the slack and the blocked pods if growing pods reach their peaks one after another, nearest first.
 
-    There are `left` bytes of headroom. The first pod takes its worst demand, any other its grant. Then the pod frees
+    The headroom is in bytes. The first pod takes its worst demand, any other its grant. Then the pod frees
     that and its `returns`. The way skips services, which never end and free nothing. It skips a pod whose whole grant
     is `counted`: its peak is already covered. `alone` is whether the first pod has the only demand.
     """
-    slack = left if first is None else left - first.worst - (0.0 if alone else first.beyond)
+    slack = headroom if first is None else headroom - first.worst - (0.0 if alone else first.beyond)
     if first is not None:
-        left += first.returns
+        headroom += first.returns
     blocked: set[CgroupId] = set()
     followers = [one for one in active if one is not first and not one.is_service]
     for one in sorted(followers, key=lambda one: one.worst):
         if one.counted >= one.granted:
             continue
-        if one.granted > left:
+        if one.granted > headroom:
             blocked.add(one.usage.pod.cgroup)
             continue
-        slack = min(slack, left - one.granted)
-        left += one.returns
+        slack = min(slack, headroom - one.granted)
+        headroom += one.returns
     return Way(slack, blocked)
 
 
@@ -240,27 +250,27 @@ def _paused_since(one: Demand) -> int:
 
 
 def _first(
-    wanting: Sequence[Demand], left: float, margin: float, was_first: CgroupId | None
+    asking: Sequence[Demand], headroom: float, margin: float, was_first: CgroupId | None
 ) -> tuple[Demand | None, bool]:
     """Return the first pod, and whether its worst demand is too large (for `was_first`: by more than `margin`)."""
     # A service never ends, so it does not give its memory back: batch goes first if there is any.
-    wanting = [one for one in wanting if not one.is_service] or wanting
-    if not wanting:
+    asking = [one for one in asking if not one.is_service] or asking
+    if not asking:
         return None, False
-    growing = [one for one in wanting if one.grows and one.basis is not _GROWTH]
+    growing = [one for one in asking if one.grows and one.basis is not _GROWTH]
     if growing:
         # A pod that has ended its growth may keep its memory for ever; if it holds little, its end makes no room for a
         # growing one. On a real kubelet an idle pod that had started a minute ago went first, while a job a second
         # before its end was paused.
         least = min(one.worst for one in growing)
-        wanting = [one for one in wanting if one.grows or one.returns >= least]
+        asking = [one for one in asking if one.grows or one.returns >= least]
     # Nor is it known that a pod with neither a limit nor a known peak gives memory back: any other one goes first.
-    known = [one for one in wanting if one.basis is not _GROWTH]
-    fitting = [one for one in known if one.worst <= left] or [one for one in wanting if one.worst <= left]
+    known = [one for one in asking if one.basis is not _GROWTH]
+    fitting = [one for one in known if one.worst <= headroom] or [one for one in asking if one.worst <= headroom]
     if fitting:
         return min(fitting, key=lambda one: (one.newcomer, one.worst)), False
     # The pod that was first before stays first; the margin is there for it.
-    for one in wanting:
+    for one in asking:
         if one.usage.pod.cgroup == was_first:
-            return one, one.worst > left + margin
-    return min(wanting, key=lambda one: (one.newcomer, one.granted)), True
+            return one, one.worst > headroom + margin
+    return min(asking, key=lambda one: (one.newcomer, one.granted)), True

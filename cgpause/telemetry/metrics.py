@@ -121,7 +121,7 @@ FAMILIES = (
     Family(
         "cgpause_pods",
         _G,
-        "Pods by state: running, paused (by the daemon or an operator), or protected (by rule, mark or trouble).",
+        "Pods by state: running, paused (by the daemon or an operator), or protected (by rule, mark or error).",
         ("state",),
     ),
     Family(

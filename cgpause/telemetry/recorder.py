@@ -12,7 +12,7 @@ from collections.abc import Callable
 from cgpause.config.load import load_config
 from cgpause.core.errors import ConfigError
 from cgpause.core.memory_units import MIB
-from cgpause.kernel.background import BackgroundWriter, FileTrouble
+from cgpause.kernel.background import BackgroundWriter, FileErrors
 from cgpause.kernel.logfmt import fields
 from cgpause.telemetry import history
 from cgpause.telemetry.events import Event
@@ -50,7 +50,7 @@ class HistoryWriter:
         certainly knows the configuration in use."""
         self.lost = 0
         """Events lost since the last successful write."""
-        self._trouble = FileTrouble(path, "history not written", "history written again")
+        self._errors = FileErrors(path, "history not written", "history written again")
 
     def keep(self, event: Event) -> None:
         """Write an event, or count it as lost."""
@@ -60,9 +60,9 @@ class HistoryWriter:
             history.append(self.path, event, None if self.max_mib is None else self.max_mib * MIB)
         except OSError as e:
             self.lost += 1
-            self._trouble.note(e)
+            self._errors.note(e)
             return
-        self._trouble.over(lost=self.lost)
+        self._errors.over(lost=self.lost)
         self.lost = 0
 
 

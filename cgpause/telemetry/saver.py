@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 
 from cgpause.core.clock import NS_PER_S
-from cgpause.kernel.background import FileTrouble
+from cgpause.kernel.background import FileErrors
 from cgpause.kernel.logfmt import fields
 from cgpause.policy.kinds import Kinds
 from cgpause.telemetry import learned, recorder
@@ -48,7 +48,7 @@ class Saver:
         self._next_ns = 0
         self._busy = False
         """Whether the thread is still writing the last save; the thread clears it."""
-        self._trouble = FileTrouble(path or "", "learned workloads not saved", "learned workloads saved again")
+        self._errors = FileErrors(path or "", "learned workloads not saved", "learned workloads saved again")
         """Only the thread changes it."""
 
     def tick(self, at_ns: int, peaks: Mapping[str, tuple[int, ...]], kinds: Kinds) -> None:
@@ -73,9 +73,9 @@ class Saver:
         try:
             learned.write(path, known)
         except Exception as e:  # noqa: BLE001 - a bug must cost only the saved knowledge
-            self._trouble.note(e)
+            self._errors.note(e)
         else:
             self._saved = known
-            self._trouble.over()
+            self._errors.over()
         finally:
             self._busy = False

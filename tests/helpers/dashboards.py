@@ -60,9 +60,9 @@ def pause(
     )
 
 
-def make_place(need: float, left: float, *, first: bool = False) -> Place:
+def make_place(demand: float, headroom: float, *, first: bool = False) -> Place:
     bare = Pod(CgroupId("x", 1), "x", QosClass.BURSTABLE, None, None, None, None)
-    return Place(PodUsage(0, bare), 64 * MIB, need * 10, need, left, Basis.LIMIT, 0.0, runs=True, first=first)
+    return Place(PodUsage(0, bare), 64 * MIB, demand * 10, demand, headroom, Basis.LIMIT, 0.0, runs=True, first=first)
 
 
 def make_pod(label: str = "default/web", state: PodState = PodState.RUNNING, **changes: object) -> SeenPod:

@@ -12,7 +12,7 @@ from cgpause.policy.explain import explain
 from cgpause.policy.growth import Growth, Growths
 from cgpause.policy.hold import Stretch
 from cgpause.policy.peaks import Peaks
-from cgpause.policy.reserve import ReserveState, ReserveStep, left_bytes, observe, step
+from cgpause.policy.reserve import ReserveState, ReserveStep, observe, slack_bytes, step
 from cgpause.policy.schedule import Quiet
 from helpers.nodes import MIB, MS, START_NS, S, growth, pod, record
 
@@ -86,10 +86,10 @@ class Node:
         growths = Growths(self.growths, NOW - 5 * MS, NOW - S, peaks=Peaks(self.peaks))
         return State(self.stretches, reserve=self.memory._replace(growths=growths))
 
-    def left(self) -> float:
-        """Return the bytes that are left if every pod takes all it may."""
+    def slack(self) -> float:
+        """Return the bytes that pods may still take if every pod takes all it may."""
         sample = self.sample()
-        return left_bytes(observe(self.state().reserve, sample), sample)
+        return slack_bytes(observe(self.state().reserve, sample), sample)
 
     def decide(self) -> Decision:
         return decide(self.state(), self.sample(), self.config)
@@ -116,7 +116,7 @@ class Node:
         """Run the policy's own part of a decision, `elapsed_s` after the last one; pods gave `given_mib` back."""
         sample = self.sample()
         looked = observe(self.state().reserve, sample)._replace(elapsed_s=elapsed_s)
-        looked = looked._replace(growths=looked.growths._replace(given_back=int(given_mib * MIB)))
+        looked = looked._replace(growths=looked.growths._replace(freed_bytes=int(given_mib * MIB)))
         return step(
             looked,
             sample,

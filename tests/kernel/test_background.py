@@ -9,7 +9,7 @@ import threading
 
 from helpers.fixtures import Log
 
-from cgpause.kernel.background import BackgroundWriter, FileTrouble
+from cgpause.kernel.background import BackgroundWriter, FileErrors
 
 
 def test_jobs_run_in_their_order_and_the_last_one_before_the_thread_ends() -> None:
@@ -52,13 +52,13 @@ def test_a_bug_in_a_job_costs_that_job_alone(caplog: Log) -> None:
 
 def test_each_new_error_and_the_end_of_all_are_logged_once(caplog: Log) -> None:
     caplog.set_level(logging.INFO)
-    trouble = FileTrouble("/x/file", "bad", "good")
-    trouble.over()
+    errors = FileErrors("/x/file", "bad", "good")
+    errors.over()
     for code in (errno.EIO, errno.EIO, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ENOSPC):
-        trouble.note(OSError(code, os.strerror(code)))
-    trouble.over()
-    trouble.over()
-    trouble.over(lost=3)
+        errors.note(OSError(code, os.strerror(code)))
+    errors.over()
+    errors.over()
+    errors.over(lost=3)
 
     created = "if the folder was created after the unit's start, restart the unit"
     after = ", accessible to root only, then restart the unit"
@@ -74,10 +74,10 @@ def test_each_new_error_and_the_end_of_all_are_logged_once(caplog: Log) -> None:
 
 
 def test_a_bug_is_logged_with_its_traceback(caplog: Log) -> None:
-    trouble = FileTrouble("/x/file", "bad", "good")
-    trouble.note(OSError(errno.ENOSPC, "full"))
+    errors = FileErrors("/x/file", "bad", "good")
+    errors.note(OSError(errno.ENOSPC, "full"))
     for _ in range(2):
-        trouble.note(ZeroDivisionError("a bug"))
+        errors.note(ZeroDivisionError("a bug"))
 
     _, record = caplog.records
     assert (record.getMessage(), record.exc_info is not None) == ("bad", True)

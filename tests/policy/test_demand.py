@@ -70,29 +70,29 @@ def test_a_pod_that_is_not_active_asks_for_what_it_takes_until_it_could_be_stopp
 ) -> None:
     found = asked(known, 300)
     assert not found.active
-    assert mib(found.need) == mib(found.worst) == mib(found.granted) == asks
+    assert mib(found.fastest) == mib(found.worst) == mib(found.granted) == asks
     assert found.basis is basis
 
 
 @pytest.mark.parametrize(
-    ("known", "limit", "peaks", "need"),
+    ("known", "limit", "peaks", "fastest"),
     [
         pytest.param(growing(100), 300, (), 5, id="rate"),
         pytest.param(growing(100), 103, (), 3, id="claim"),
         pytest.param(growing(100), None, (), 5, id="no-limit"),
-        pytest.param(growing(100), 300, (102,) * 8, 5, id="a-known-peak-bounds-no-need"),
+        pytest.param(growing(100), 300, (102,) * 8, 5, id="a-known-peak-bounds-no-growth"),
         pytest.param(growing(3), None, (), 5, id="little-without-a-limit"),
     ],
 )
 def test_the_need_is_what_is_taken_within_a_reaction(
-    known: Growth, limit: float | None, peaks: tuple[float, ...], need: float
+    known: Growth, limit: float | None, peaks: tuple[float, ...], fastest: float
 ) -> None:
-    assert asked(known, limit, peaks=peaks).need == need * MIB
+    assert asked(known, limit, peaks=peaks).fastest == fastest * MIB
 
 
 def test_a_demand_that_is_expected_is_at_least_the_need() -> None:
     found = asked(growth(100, rate=100.0 * MIB, low=0), 300, peaks=(110,) * 8)
-    assert mib(found.need) == mib(found.granted) == 50
+    assert mib(found.fastest) == mib(found.granted) == 50
     assert mib(asked(growth(100, rate=100.0 * MIB), 140).granted) == 40
 
 
@@ -154,12 +154,12 @@ def test_demands_are_consistent(
     known = growth(used, rate=rate * MIB, admitted=admitted)
     terms = replace(IDLE, idle_share=idle_share)
     found = asked(known, limit, peaks=tuple(peaks), terms=terms, **(paused() if is_paused else {}))
-    assert 0 <= found.need <= found.granted
-    assert found.granted <= max(found.worst, found.need) * (1 + 1e-9)
+    assert 0 <= found.fastest <= found.granted
+    assert found.granted <= max(found.worst, found.fastest) * (1 + 1e-9)
     assert found.returns >= 0
-    assert 0 <= found.counted <= max(found.granted, found.need)
+    assert 0 <= found.counted <= max(found.granted, found.fastest)
     if limit is not None:
-        assert max(found.worst, found.granted, found.need) <= max(limit * MIB - known.used, 0) * (1 + 1e-9)
+        assert max(found.worst, found.granted, found.fastest) <= max(limit * MIB - known.used, 0) * (1 + 1e-9)
 
 
 # Giving back, and growth until the next reaction
@@ -278,8 +278,8 @@ def test_no_more_is_reserved_than_can_be_taken() -> None:
     slow = asked(growth(100, rate=0.1 * MIB), 130)
     assert mib(reserved_bytes(slow, 10)) == 0.05
     impatient = asked(growth(100, rate=100.0 * MIB, low=0), None, peaks=(101,))
-    assert impatient.need >= impatient.worst
-    assert mib(reserved_bytes(impatient, 10)) == mib(max(impatient.need, impatient.worst))
+    assert impatient.fastest >= impatient.worst
+    assert mib(reserved_bytes(impatient, 10)) == mib(max(impatient.fastest, impatient.worst))
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_the_growth_of_a_pod_with_a_known_peak_is_not_reserved_far_ahead() -> No
     assert known.base is None
     assert mib(asked(known, 900).counted) == 300, "its growth of 30 s"
     found = asked(known, None, peaks=(400,))
-    assert found.counted < found.need * 3 < found.granted
+    assert found.counted < found.fastest * 3 < found.granted
 
 
 @pytest.mark.parametrize(

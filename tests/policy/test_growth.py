@@ -328,15 +328,15 @@ def test_what_pods_give_back(seen: Pod | None, used_mib: float, given_mib: float
     other = PodUsage(10 * MIB, pod("other"))
     before = Growths({POD.cgroup: growth(90, top=100 * MIB)}, START_NS)
     found = learn(before, look(1000, other, *([] if seen is None else [PodUsage(int(used_mib * MIB), seen)])))
-    assert found.given_back == given_mib * MIB
-    assert learn(found, look(2000, other)).given_back == used_mib * MIB, "it has ended since"
+    assert found.freed_bytes == given_mib * MIB
+    assert learn(found, look(2000, other)).freed_bytes == used_mib * MIB, "it has ended since"
 
 
 def test_a_sample_too_soon_tells_nothing_of_what_was_given_back() -> None:
-    before = Growths({POD.cgroup: growth(100)}, START_NS, given_back=MIB)
+    before = Growths({POD.cgroup: growth(100)}, START_NS, freed_bytes=MIB)
     soon = learn(before, look(5, PodUsage(40 * MIB, BATCH)))
-    assert soon.given_back == 0
-    assert learn(soon, look(15, PodUsage(40 * MIB, BATCH))).given_back == 60 * MIB
+    assert soon.freed_bytes == 0
+    assert learn(soon, look(15, PodUsage(40 * MIB, BATCH))).freed_bytes == 60 * MIB
 
 
 def test_the_base_follows_use_downwards() -> None:

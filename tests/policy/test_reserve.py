@@ -33,14 +33,14 @@ from cgpause.policy.reserve import end_shortage, grantable_bytes, observe
 def test_what_is_left_if_every_pod_takes_all_it_may(facts: dict[str, Any], taken: float) -> None:
     node = Node(free=510).add("a", 300, **facts)
     node.peaks = {"default/job": (350 * MIB,)}
-    assert node.left() == (500 - taken) * MIB
+    assert node.slack() == (500 - taken) * MIB
 
 
 @pytest.mark.parametrize(("rate", "beyond"), [(0, 0), (1, 52.5)], ids=["alone", "beside-another"])
 def test_beyond_a_known_peak_headroom_stays_only_if_another_pod_moves(rate: float, beyond: float) -> None:
     node = Node(free=510).add("a", 300, rate=1, workload="default/job").add("b", 40, claim=40, rate=rate)
     node.peaks = {"default/job": (350 * MIB,)}
-    assert node.left() == (500 - 50 - 40 * bool(rate) - beyond) * MIB
+    assert node.slack() == (500 - 50 - 40 * bool(rate) - beyond) * MIB
 
 
 @pytest.mark.parametrize(("free", "paused"), [(150, False), (149, True)], ids=["nothing-left", "less"])
@@ -58,7 +58,7 @@ def test_what_a_pod_can_take_decides_whether_pods_are_looked_at_one_by_one(free:
 def test_all_pods_run_while_all_worst_demands_fit() -> None:
     node = Node(free=151).add("a", 300, claim=40, rate=100).add("b", 200, claim=100, rate=100)
     assert node.quiet().holds(150 * MIB, NOW)
-    assert node.left() == MIB
+    assert node.slack() == MIB
 
 
 def test_a_pod_in_which_no_program_runs_waits_and_takes_nothing() -> None:
@@ -66,7 +66,7 @@ def test_a_pod_in_which_no_program_runs_waits_and_takes_nothing() -> None:
     node.add("new", 1, claim=500, no_program=True, known={"admitted": False, "base": None})
     assert node.does() == {}
     assert node.says("new") == "waits: no program runs in it"
-    assert node.left() == MIB
+    assert node.slack() == MIB
     node.pods[1] = PodUsage(MIB, replace(node.pods[1].pod, no_program=False))
     assert node.does() == {"new": "pause"}
 
@@ -131,10 +131,10 @@ def test_what_cannot_be_paused_is_reserved_for_before_all_others() -> None:
 def test_a_pod_that_runs_for_a_while_is_reserved_for_as_long() -> None:
     node = Node(free=200).add("a", 300, claim=90, rate=100).add("b", 200, claim=150, rate=100)
     spared = node.pods[0]
-    assert node.step(unstoppable=[(spared, 0.4)]).left_bytes == pytest.approx((190 - 50 - 150) * MIB), (
+    assert node.step(unstoppable=[(spared, 0.4)]).slack_bytes == pytest.approx((190 - 50 - 150) * MIB), (
         "0.4 s and a reaction"
     )
-    assert node.step(unstoppable=[(spared, float("inf"))]).left_bytes == pytest.approx((190 - 90 - 150) * MIB, abs=1)
+    assert node.step(unstoppable=[(spared, float("inf"))]).slack_bytes == pytest.approx((190 - 90 - 150) * MIB, abs=1)
 
 
 def test_a_new_pod_has_its_place_in_the_line() -> None:
@@ -155,13 +155,13 @@ def test_a_pod_whose_containers_were_made_just_now_is_not_paused() -> None:
 
 def test_what_a_throttled_pod_leaks_is_reserved() -> None:
     node = Node(free=60).add("a", 300, claim=20, rate=100).add("b", 200, claim=400, rate=4, paused_s=1)
-    assert node.step().left_bytes == pytest.approx((50 - 20 - 0.4004) * MIB), "1 % of 4 MiB/s for 10 s"
+    assert node.step().slack_bytes == pytest.approx((50 - 20 - 0.4004) * MIB), "1 % of 4 MiB/s for 10 s"
     node.config = replace(CONFIG, throttle=ThrottleConfig(quota_us=1000))
-    assert node.step().left_bytes == pytest.approx((50 - 20 - 0.4) * MIB)
+    assert node.step().slack_bytes == pytest.approx((50 - 20 - 0.4) * MIB)
     node.pods[1] = PodUsage(
         200 * MIB, replace(node.pods[1].pod, paused=replace(record(NOW - S), mechanism=Mechanism.FREEZE))
     )
-    assert node.step().left_bytes == 30 * MIB
+    assert node.step().slack_bytes == 30 * MIB
 
 
 def test_kubelets_eviction_threshold_and_a_margin_are_never_given_away() -> None:

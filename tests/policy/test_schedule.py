@@ -54,7 +54,7 @@ def test_looking_takes_a_twentieth_of_a_cpu_at_most(cost_ns: int, expected_ns: i
     ],
 )
 def test_interval_is_half_the_time_to_the_threshold(used_pct: float, expected_ns: int) -> None:
-    assert interval_ns(FillRate(), sampled(node(used_pct)), node(used_pct).left_below_bytes(90)) == pytest.approx(
+    assert interval_ns(FillRate(), sampled(node(used_pct)), node(used_pct).below_bytes(90)) == pytest.approx(
         expected_ns, rel=0.01
     )
 
@@ -63,7 +63,7 @@ def test_a_faster_fill_shortens_the_interval_and_is_forgotten_by_halves() -> Non
     rate = learn(FillRate(), START_NS, node(50))
     rate = learn(rate, START_NS + S, node(70))  # 2 GB in a second, twice the prior
     assert rate.bytes_per_s == pytest.approx(2e9)
-    assert interval_ns(rate, sampled(node(70)), node(70).left_below_bytes(90)) == pytest.approx(S // 2, rel=0.01)
+    assert interval_ns(rate, sampled(node(70)), node(70).below_bytes(90)) == pytest.approx(S // 2, rel=0.01)
     rate = learn(rate, START_NS + 11 * S, node(70))
     assert rate.bytes_per_s == pytest.approx(1e9)
 

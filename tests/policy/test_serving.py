@@ -22,14 +22,14 @@ def want(
     worst: float,
     expected: float | None = None,
     *,
-    need: float = 0.0,
+    growth: float = 0.0,
     deviation: float = 0.0,
     returns: float = 0.0,
     noise: float = 0.0,
     paused_s: float | None = None,
     **facts: object,
 ) -> Demand:
-    """Return an active demand with amounts in MiB; `expected` defaults to `worst`, `need` is its growth."""
+    """Return an active demand, in MiB; `expected` defaults to `worst`, `growth` is that within one reaction."""
     expected = worst if expected is None else expected
     made = replace(pod(name), paused=None if paused_s is None else record(NOW - int(paused_s * S)))
     still = Demand(
@@ -39,8 +39,8 @@ def want(
         used=100 * MIB,
         worst=worst * MIB,
         granted=expected * MIB,
-        need=need * MIB,
-        counted=need * MIB,
+        fastest=growth * MIB,
+        counted=growth * MIB,
         variance=(deviation * MIB) ** 2,
         active=True,
         newcomer=False,
@@ -60,24 +60,24 @@ def want(
 
 
 def served(
-    left: float, *demands: Demand, was_first: Demand | None = None, all_pods: bool = True, spare: float = 0.0
+    headroom: float, *demands: Demand, was_first: Demand | None = None, all_pods: bool = True, resume_share: float = 0.0
 ) -> Served:
     cgroup = None if was_first is None else was_first.usage.pod.cgroup
-    return serve(demands, left * MIB, 10 * MIB, cgroup, all_pods, spare)
+    return serve(demands, headroom * MIB, 10 * MIB, cgroup, all_pods, resume_share)
 
 
-def running(left: float, *demands: Demand) -> str:
+def running(headroom: float, *demands: Demand) -> str:
     """Return the names of the pods that run, with the first pod's name in capitals."""
-    places = served(left, *demands).places
+    places = served(headroom, *demands).places
     assert [place.usage.pod.uid for place in places] == [one.usage.pod.uid for one in demands], "in their order"
     return "".join(
         place.usage.pod.uid.upper() if place.first else place.usage.pod.uid for place in places if place.runs
     )
 
 
-def first(left: float, *demands: Demand, was_first: Demand | None = None) -> tuple[str | None, bool]:
+def first(headroom: float, *demands: Demand, was_first: Demand | None = None) -> tuple[str | None, bool]:
     """Return the name of the first pod, and whether it is unsafe."""
-    found = served(left, *demands, was_first=was_first)
+    found = served(headroom, *demands, was_first=was_first)
     names = [place.usage.pod.uid for place in found.places if place.first]
     cgroups = [place.usage.pod.cgroup for place in found.places if place.first]
     assert found.first == (cgroups[0] if cgroups else None)
@@ -85,7 +85,7 @@ def first(left: float, *demands: Demand, was_first: Demand | None = None) -> tup
 
 
 @pytest.mark.parametrize(
-    ("left", "demands", "expected"),
+    ("headroom", "demands", "expected"),
     [
         pytest.param(50, (), (None, False), id="no-pods"),
         pytest.param(-50, (want("a", 30, active=False),), (None, False), id="none-active"),
@@ -101,8 +101,8 @@ def first(left: float, *demands: Demand, was_first: Demand | None = None) -> tup
         pytest.param(50, (want("a", 20, paused_s=1), want("b", 30)), ("a", False), id="paused"),
     ],
 )
-def test_the_first(left: float, demands: tuple[Demand, ...], expected: tuple[str | None, bool]) -> None:
-    assert first(left, *demands) == expected
+def test_the_first(headroom: float, demands: tuple[Demand, ...], expected: tuple[str | None, bool]) -> None:
+    assert first(headroom, *demands) == expected
 
 
 def test_the_first_stays_while_no_other_fits() -> None:
@@ -133,10 +133,10 @@ def test_a_pod_that_computes_with_its_memory_goes_first_if_its_end_makes_room_fo
 
 
 def test_the_first_runs_and_its_worst_demand_is_reserved() -> None:
-    found = served(50, want("a", 30, need=20), want("b", 100, need=20), want("c", 100, need=1))
+    found = served(50, want("a", 30, growth=20), want("b", 100, growth=20), want("c", 100, growth=1))
     assert [place.runs for place in found.places] == [True, True, False]
-    assert found.left_bytes == 0
-    assert [(place.need, place.left) for place in found.places] == [
+    assert found.slack_bytes == 0
+    assert [(place.demand, place.headroom) for place in found.places] == [
         (30 * MIB, 50 * MIB),
         (20 * MIB, 20 * MIB),
         (MIB, 0),
@@ -145,10 +145,10 @@ def test_the_first_runs_and_its_worst_demand_is_reserved() -> None:
 
 def test_only_places_that_change_or_are_paused_are_told_of_unless_all_are_asked_for() -> None:
     demands = [
-        want("a", 5, 5, need=1),
-        want("b", 100, 10, need=20),
-        want("c", 100, need=90),
-        want("d", 100, need=30, paused_s=1),
+        want("a", 5, 5, growth=1),
+        want("b", 100, 10, growth=20),
+        want("c", 100, growth=90),
+        want("d", 100, growth=30, paused_s=1),
         want("e", 10, paused_s=2),
     ]
     found = served(50, *demands, all_pods=False)
@@ -157,7 +157,7 @@ def test_only_places_that_change_or_are_paused_are_told_of_unless_all_are_asked_
 
 
 def test_steps_at_random_times_do_not_all_come_at_once() -> None:
-    demands = [want(name, 500, need=1, deviation=10) for name in "abcd"]
+    demands = [want(name, 500, growth=1, deviation=10) for name in "abcd"]
     small = want("f", 1)
     # The means add up to 4 MiB and twice the deviation to 40 MiB, where the sum of the steps would be far more.
     assert running(1 + 44, small, *demands) == "Fabcd"
@@ -165,12 +165,12 @@ def test_steps_at_random_times_do_not_all_come_at_once() -> None:
 
 
 def test_needs_within_noise_run_always() -> None:
-    assert running(10, want("a", 10), want("b", 99, need=2, noise=2)) == "Ab"
-    assert running(10, want("a", 10), want("b", 99, need=2.1, noise=2)) == "A"
+    assert running(10, want("a", 10), want("b", 99, growth=2, noise=2)) == "Ab"
+    assert running(10, want("a", 10), want("b", 99, growth=2.1, noise=2)) == "A"
 
 
 @pytest.mark.parametrize(
-    ("left", "start", "runs"),
+    ("headroom", "start", "runs"),
     [
         pytest.param(200, 80, "Ab", id="fits"),
         pytest.param(200, 0, "A", id="no-idle-cpu-or-no-peak"),
@@ -178,12 +178,12 @@ def test_needs_within_noise_run_always() -> None:
     ],
 )
 def test_while_a_cpu_is_idle_a_pod_with_a_known_peak_begins_beside_the_first_one(
-    left: float, start: float, runs: str
+    headroom: float, start: float, runs: str
 ) -> None:
     """The first pod keeps its worst demand and what may come beyond it."""
     first = want("a", 100, beyond=20 * MIB)
     second = want("b", 150, newcomer=True, start=start * MIB)._replace(counted=150.0 * MIB)
-    places = served(left, first, second).places
+    places = served(headroom, first, second).places
     assert "".join(p.usage.pod.uid.upper() if p.first else p.usage.pod.uid for p in places if p.runs) == runs
 
 
@@ -191,7 +191,7 @@ def test_a_first_pod_that_is_alone_leaves_nothing_beyond_its_demand() -> None:
     first = want("a", 100, beyond=20 * MIB)
     assert way([first], 130 * MIB, first, alone=True).slack == 30 * MIB
     assert way([first, want("b", 1)], 130 * MIB, first).slack == 10 * MIB
-    assert served(130, first).left_bytes == 30 * MIB
+    assert served(130, first).slack_bytes == 30 * MIB
 
 
 def test_two_of_them_do_not_begin_at_once() -> None:
@@ -205,8 +205,8 @@ def test_two_of_them_do_not_begin_at_once() -> None:
 
 def test_running_pods_leave_a_paused_one_the_way_to_its_peak() -> None:
     """First `a`, then `b` with what `a` gives back: 20 MiB are beyond what they need."""
-    a, b = want("a", 10, returns=40), want("b", 90, 70, need=1, paused_s=1)
-    c = want("c", 30, 25, need=20, is_service=True)
+    a, b = want("a", 10, returns=40), want("b", 90, 70, growth=1, paused_s=1)
+    c = want("c", 30, 25, growth=20, is_service=True)
     assert running(50, a, c, b) == "Ac"
     assert running(49, a, c, b) == "A"
 
@@ -214,12 +214,12 @@ def test_running_pods_leave_a_paused_one_the_way_to_its_peak() -> None:
 @pytest.mark.parametrize("waits", [{"paused_s": 1}, {"newcomer": True}])
 def test_a_pod_goes_on_if_its_peak_fits_beside_most_of_the_others(waits: dict[str, Any]) -> None:
     """`a` may take 20 MiB, `b` and `c` are expected to take 100 each: three fifths of that are 132 MiB."""
-    a, b, c = want("a", 20), want("b", 300, 100, need=1), want("c", 300, 100, need=1)
-    d = want("d", 300, 50, need=5, **waits)
+    a, b, c = want("a", 20), want("b", 300, 100, growth=1), want("c", 300, 100, growth=1)
+    d = want("d", 300, 50, growth=5, **waits)
     assert running(182, a, b, c, d) == "Abcd"
     place = served(181.9, a, b, c, d, all_pods=False).places[-1]
-    assert (place.runs, place.need) == (False, 50 * MIB)
-    assert place.left == pytest.approx(49.9 * MIB), "what it waits for"
+    assert (place.runs, place.demand) == (False, 50 * MIB)
+    assert place.headroom == pytest.approx(49.9 * MIB), "what it waits for"
     assert running(181.9, a, b, c, d._replace(is_paused=False, newcomer=False)) == "Abcd", "a running pod goes on"
     assert running(181.9, a, b, c._replace(active=False), d) == "Abcd", "what does not grow has nothing promised"
     assert running(182, a, b, c._replace(excused=True), d) == "Abcd"
@@ -229,39 +229,41 @@ def test_a_pod_goes_on_if_its_peak_fits_beside_most_of_the_others(waits: dict[st
 
 def test_a_pod_whose_end_is_not_known_goes_first_only_if_no_other_demand_fits() -> None:
     """Otherwise a pod near its peak would wait for one that needs more than there is."""
-    known, unknown = want("a", 30, 20), want("b", 0, 0, need=1, basis=Basis.GROWTH)
+    known, unknown = want("a", 30, 20), want("b", 0, 0, growth=1, basis=Basis.GROWTH)
     assert running(31, known, unknown) == "Ab"
     assert running(25, known, unknown) == "aB"
     assert running(25, unknown, unknown._replace(usage=want("c", 0).usage)) == "Bc"
 
 
 def test_paused_pods_leave_the_peak_of_the_one_that_waits_longest_free() -> None:
-    a, late = want("a", 20), want("d", 300, 100, need=1, returns=100, paused_s=21)
-    b, c = (want(name, 300, 100, need=1, returns=100, paused_s=1) for name in "bc")
+    a, late = want("a", 20), want("d", 300, 100, growth=1, returns=100, paused_s=21)
+    b, c = (want(name, 300, 100, growth=1, returns=100, paused_s=1) for name in "bc")
     assert running(270, a, b, c, late) == "Abd", "98 MiB would be left for c"
     assert running(270, a, b, c._replace(is_paused=False), late) == "Abcd", "a running pod goes on"
 
 
 def test_a_small_step_does_not_resume_a_pod_without_room_for_its_peak() -> None:
-    a, b = want("a", 10), want("b", 90, 70, need=1, noise=2, paused_s=1)
+    a, b = want("a", 10), want("b", 90, 70, growth=1, noise=2, paused_s=1)
     assert running(76, a, b) == "Ab"
     assert running(75.9, a, b) == "A"
 
 
 def test_a_paused_pod_leaves_a_share_of_the_running_ones_growth_free() -> None:
-    a, b = want("a", 10), want("b", 90, 20, need=20)
-    c = want("c", 90, 5, need=5, noise=2, paused_s=1, is_service=True)
-    places = {spare: served(40, a, b, c, spare=spare).places[2] for spare in (0.25, 0.26)}
-    assert {spare: place.runs for spare, place in places.items()} == {0.25: True, 0.26: False}
-    assert places[0.26].left == pytest.approx((30 - 20 - 5.2) * MIB), "says what it waits for"
-    assert served(40, a, b, c._replace(is_paused=False), spare=9).places[2].runs, "a running pod goes on"
-    assert served(40, a, b, c._replace(active=False), spare=9).places[2].runs, "it will not grow"
-    assert served(40, a, b, c._replace(need=2 * MIB, counted=2.0 * MIB), spare=9).places[2].runs, "that is noise"
+    a, b = want("a", 10), want("b", 90, 20, growth=20)
+    c = want("c", 90, 5, growth=5, noise=2, paused_s=1, is_service=True)
+    places = {resume_share: served(40, a, b, c, resume_share=resume_share).places[2] for resume_share in (0.25, 0.26)}
+    assert {resume_share: place.runs for resume_share, place in places.items()} == {0.25: True, 0.26: False}
+    assert places[0.26].headroom == pytest.approx((30 - 20 - 5.2) * MIB), "says what it waits for"
+    assert served(40, a, b, c._replace(is_paused=False), resume_share=9).places[2].runs, "a running pod goes on"
+    assert served(40, a, b, c._replace(active=False), resume_share=9).places[2].runs, "it will not grow"
+    assert served(40, a, b, c._replace(fastest=2 * MIB, counted=2.0 * MIB), resume_share=9).places[2].runs, (
+        "that is noise"
+    )
 
 
 def test_no_pod_begins_with_what_an_overdue_one_waits_for() -> None:
-    a, b = want("a", 10), want("b", 90, 20, need=20, paused_s=10)
-    late = want("c", 90, 60, need=60, paused_s=20)
+    a, b = want("a", 10), want("b", 90, 20, growth=20, paused_s=10)
+    late = want("c", 90, 60, growth=60, paused_s=20)
     assert running(60, a, b, late) == "Ab"
     assert running(60, a, b, late._replace(is_overdue=True)) == "A"
     assert running(70, a, b, late._replace(is_overdue=True)) == "Ac", "it runs as soon as it fits"
@@ -272,13 +274,13 @@ def test_no_pod_begins_with_what_an_overdue_one_waits_for() -> None:
 
 
 def test_no_pod_waits_for_an_overdue_one_that_has_no_way_to_its_peak() -> None:
-    a, small, late = want("a", 10), want("b", 20, need=5, paused_s=1), want("c", 900, 800, paused_s=50)
+    a, small, late = want("a", 10), want("b", 20, growth=5, paused_s=1), want("c", 900, 800, paused_s=50)
     assert running(60, a, small, late._replace(is_overdue=True)) == "Ab"
 
 
 def test_of_several_overdue_pods_the_one_paused_longest_is_waited_for() -> None:
     a = want("a", 10)
-    b, c = want("b", 90, 60, need=60, paused_s=25), want("c", 90, 60, need=60, paused_s=30)
+    b, c = want("b", 90, 60, growth=60, paused_s=25), want("c", 90, 60, growth=60, paused_s=30)
     assert running(70, a, b, c) == "Ac"
     assert running(70, a, b._replace(usage=c.usage), c._replace(usage=b.usage))[0] == "A"
 
@@ -288,11 +290,11 @@ def test_an_overdue_pod_that_is_first_is_not_waited_for() -> None:
 
 
 def test_an_excused_pod_runs_and_only_its_growth_is_reserved() -> None:
-    a, b = want("a", 10), want("b", 90, 30, need=40, excused=True, paused_s=50)
+    a, b = want("a", 10), want("b", 90, 30, growth=40, excused=True, paused_s=50)
     assert running(0, a, b) == "Ab"
-    assert served(100, a, b).left_bytes == pytest.approx((100 - 10 - 40) * MIB)
-    assert served(100, a, b._replace(counted=20.0 * MIB)).left_bytes == pytest.approx(50 * MIB)
-    assert served(0, a, b).places[1].need == 90 * MIB
+    assert served(100, a, b).slack_bytes == pytest.approx((100 - 10 - 40) * MIB)
+    assert served(100, a, b._replace(counted=20.0 * MIB)).slack_bytes == pytest.approx(50 * MIB)
+    assert served(0, a, b).places[1].demand == 90 * MIB
     assert served(0, a, b, all_pods=False).places[-1].usage.pod.uid == "b"
 
 
@@ -300,7 +302,7 @@ def test_an_excused_pod_runs_and_only_its_growth_is_reserved() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "demands", "slack", "blocked"),
+    ("headroom", "demands", "slack", "blocked"),
     [
         pytest.param(50, (), 50, "", id="nothing"),
         pytest.param(50, (want("b", 20),), 30, "", id="one"),
@@ -312,11 +314,11 @@ def test_an_excused_pod_runs_and_only_its_growth_is_reserved() -> None:
         pytest.param(50, (want("b", 60, returns=90), want("c", 70)), 50, "bc", id="a-blocked-pod-gives-nothing-back"),
         pytest.param(50, (want("b", 40, 20),), 30, "", id="at-its-expected-demand"),
         pytest.param(50, (want("b", 20, is_service=True),), 50, "", id="services-do-not-count"),
-        pytest.param(50, (want("b", 60, need=60),), 50, "", id="nor-a-pod-with-its-whole-demand-reserved"),
+        pytest.param(50, (want("b", 60, growth=60),), 50, "", id="nor-a-pod-with-its-whole-demand-reserved"),
     ],
 )
-def test_way(left: float, demands: tuple[Demand, ...], slack: float, blocked: str) -> None:
-    found = way(demands, left * MIB, None)
+def test_way(headroom: float, demands: tuple[Demand, ...], slack: float, blocked: str) -> None:
+    found = way(demands, headroom * MIB, None)
     assert found.slack == slack * MIB
     assert {one.usage.pod.cgroup for one in demands if one.usage.pod.uid in blocked} == found.blocked
 
@@ -341,7 +343,7 @@ ways = st.lists(
 
 @given(ways, st.integers(0, 300), st.floats(0, 1))
 def test_with_less_than_the_slack_taken_each_pod_that_had_a_way_still_has_it(
-    demands: list[Demand], left: int, share: float
+    demands: list[Demand], headroom: int, share: float
 ) -> None:
     def reached(room: float) -> set[int]:
         found = set()
@@ -351,9 +353,9 @@ def test_with_less_than_the_slack_taken_each_pod_that_had_a_way_still_has_it(
                 room += one.returns
         return found
 
-    slack = way(demands, left * MIB, None).slack
+    slack = way(demands, headroom * MIB, None).slack
     assert slack >= 0
-    assert reached(left * MIB) <= reached(left * MIB - share * slack + 1)
+    assert reached(headroom * MIB) <= reached(headroom * MIB - share * slack + 1)
 
 
 @pytest.mark.parametrize(("over_bytes", "runs"), [(-0.1, "Ab"), (0.3, "A")])

@@ -62,8 +62,8 @@ def bars(snapshot: NodeView, width: int, count: int) -> list[Text]:
     """Return `count` lines: the bar of headroom, with 3 or more also the bars of node and kubepods."""
     headroom, levels = snapshot.headroom, snapshot.levels
     if headroom is None or levels is None:
-        trouble = snapshot.trouble or "the node's memory cannot be read"
-        return [line((f"{'memory':<{_LABEL}}", "label"), (trouble, "error")), *([Text()] * (count - 1))]
+        error = snapshot.error or "the node's memory cannot be read"
+        return [line((f"{'memory':<{_LABEL}}", "label"), (error, "error")), *([Text()] * (count - 1))]
     drawn = [_headroom(snapshot, headroom, levels)]
     if count >= 3:
         drawn += [_node(snapshot, headroom, levels), *_kubepods(snapshot, headroom, levels)]
@@ -220,10 +220,10 @@ def summary(snapshot: NodeView) -> Text:
     """Return a line with the paused pods, the pods that would be paused now, and the next pod."""
     groups = {state: [pod for pod in snapshot.pods if pod.state is state] for state in PodState}
     paused, now, following = (groups[state] for state in (PodState.PAUSED, PodState.WOULD_PAUSE, PodState.NEXT))
-    now.sort(key=lambda pod: -pod.need)
+    now.sort(key=lambda pod: -pod.demand)
     made = line((f"{'pods':<{_LABEL}}", "label"))
-    if snapshot.trouble is not None and snapshot.headroom is not None:
-        made.append(printable(snapshot.trouble), "error").append(*_SEPARATOR)
+    if snapshot.error is not None and snapshot.headroom is not None:
+        made.append(printable(snapshot.error), "error").append(*_SEPARATOR)
     made.append(f"{len(paused)} paused", "paused" if paused else "")
     if now:
         more = f" and {len(now) - 1} more" if len(now) > 1 else ""
@@ -231,8 +231,8 @@ def summary(snapshot: NodeView) -> Text:
     made.append(*_SEPARATOR)
     if following:
         place = following[0].verdict.place
-        need = "" if place is None else f", needs {growth(place.need)} of {size(max(place.left, 0))} left"
-        made.append(f"next: {following[0].label}{need}", "next")
+        demand = "" if place is None else f", needs {growth(place.demand)} of {size(max(place.headroom, 0))} left"
+        made.append(f"next: {following[0].label}{demand}", "next")
     else:
         # A growing pod can be safe from a pause: protected, the first in line, or with a demand of less than a page.
         still = all(growth(pod.growth) in "-?" for pod in snapshot.pods) and not now

@@ -153,7 +153,7 @@ class Reader:
     def read(self, at_ns: int, detail_of: CgroupId | None = None) -> NodeView:
         """Return a snapshot at `at_ns` (CLOCK_BOOTTIME); it has the details of the pod `detail_of`."""
         at = time.time()
-        trouble = self._refresh(at_ns)
+        error = self._refresh(at_ns)
         for tracked in self.tree.pods.values():
             tracked.see_record()
         self._kept.look()
@@ -165,7 +165,7 @@ class Reader:
                 self._details_at_ns = at_ns + _DETAILS_NS
                 sample = self._sampler.add_details(sample)
         except CgpauseError as e:
-            sample, trouble = None, str(e)
+            sample, error = None, str(e)
         pressure = read_node_pressure()
         self._add_moment(at_ns, sample, pressure)
         pods, where = self._judge(sample, at_ns)
@@ -183,7 +183,7 @@ class Reader:
             moments=tuple(self._moments),
             pods=pods,
             events=self._kept.events,
-            trouble=trouble,
+            error=error,
             no_events=self._kept.none,
             detail=None if detail_of is None else self.detail(detail_of, at_ns),
         )
@@ -209,7 +209,7 @@ class Reader:
 
     def _refresh(self, at_ns: int) -> str | None:
         """Refresh pods and daemon if that is due, and the CPU rates; return the error of the refresh, or None."""
-        trouble = None
+        error = None
         if at_ns >= self._walk_at_ns:
             self._walk_at_ns = at_ns + _REFRESH_NS
             self._daemon = find_daemon(self.tree.root)
@@ -219,14 +219,14 @@ class Reader:
             try:
                 self.tree.refresh(at_ns, facts=facts)
             except CgpauseError as e:
-                trouble = str(e)
+                error = str(e)
                 self._walk_at_ns = 0
         before, self._cpus = self._cpus, {}
         for key, tracked in self.tree.pods.items():
             with suppress(CgpauseError):
                 stat, known = parse_cpu_stat(tracked.cgroup.read("cpu.stat")), before.get(key)
                 self._cpus[key] = _CpuUse(at_ns, stat) if known is None else known.next(at_ns, stat)
-        return trouble
+        return error
 
     def _add_moment(self, at_ns: int, sample: Sample | None, pressure: Pressure | None) -> None:
         at_s = at_ns / NS_PER_S
@@ -281,7 +281,7 @@ class Reader:
         pod = tracked.pod
         growth = None if at_ns is None else self._growths.pods.get(pod.cgroup)
         cpu = self._cpus.get(pod.cgroup)
-        error = tracked.trouble
+        error = tracked.error
         if verdict is None and error is None and at_ns is not None:
             error = "its memory.current cannot be read"
         if not _is_in_force(tracked):

@@ -80,9 +80,9 @@ _COLUMNS = (
     _Column("GROW/s", 6, 7, lambda seen: growth(seen.growth)),
     _Column("FULL IN", 7, 1, full_in),
     _Column(
-        *("NEED", 6, 3),
-        lambda seen: "" if seen.verdict.place is None else growth(seen.need),
-        lambda group: growth(group.need),
+        *("DEMAND", 6, 3),
+        lambda seen: "" if seen.verdict.place is None else growth(seen.demand),
+        lambda group: growth(group.demand),
     ),
     _Column("CPU", 6, 6, lambda seen: millicores(seen.cpu_millicores)),
     _Column("THR/s", 5, 4, lambda seen: milliseconds(seen.throttled_ms).replace("0ms", "-", seen.throttled_ms == 0)),

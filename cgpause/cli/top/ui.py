@@ -16,7 +16,7 @@ from cgpause.core.model import CgroupId, Mechanism, Owner
 class Sort(StrEnum):
     """Orders of the pods, as the key `s` cycles through them."""
 
-    NEED = "need"
+    DEMAND = "demand"
     MEMORY = "memory"
     CPU = "cpu"
     PAUSED = "paused longest"
@@ -59,7 +59,7 @@ class Group:
     pods: int
     paused: int
     current_bytes: int
-    need: float
+    demand: float
 
 
 Row = SeenPod | Group
@@ -70,7 +70,7 @@ class Ui:
     """The operator's choices: mode, order, filter, selected and marked pods; and the message to show."""
 
     mode: Mode = Mode.BROWSE
-    sort: Sort = Sort.NEED
+    sort: Sort = Sort.DEMAND
     reverse: bool = False
     grouped: bool = False
     """Whether the pods are listed by namespace."""
@@ -114,17 +114,17 @@ def shown_pods(snapshot: NodeView, ui: Ui) -> list[SeenPod]:
     return pods
 
 
-def _by_need(seen: SeenPod) -> tuple[float, float]:
+def _by_demand(seen: SeenPod) -> tuple[float, float]:
     if seen.verdict.place is None:
         # A pod paused by hand has no known demand; it comes first, where its operator looks for it. Under watermark no
         # pod has a demand: the others follow by rank.
         rank = seen.verdict.rank
         return (-math.inf, 0) if seen.pod.paused is not None else (0.0, math.inf if rank is None else rank)
-    return -seen.need, 0
+    return -seen.demand, 0
 
 
 _ORDERS: dict[Sort, Callable[[SeenPod], tuple[float, float]]] = {
-    Sort.NEED: _by_need,
+    Sort.DEMAND: _by_demand,
     Sort.MEMORY: lambda seen: (-(seen.current_bytes or 0), 0),
     Sort.CPU: lambda seen: (-(seen.cpu_millicores or 0), 0),
     Sort.PAUSED: lambda seen: (math.inf if seen.pod.paused is None else seen.pod.paused.since_ns, 0),
@@ -147,7 +147,7 @@ def shown_rows(snapshot: NodeView, ui: Ui) -> list[Row]:
         of = list(members)
         paused = sum(seen.pod.paused is not None for seen in of)
         used = sum(seen.current_bytes or 0 for seen in of)
-        rows += [Group(namespace, len(of), paused, used, sum(seen.need for seen in of)), *of]
+        rows += [Group(namespace, len(of), paused, used, sum(seen.demand for seen in of)), *of]
     return rows
 
 

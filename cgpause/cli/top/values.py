@@ -53,9 +53,9 @@ class SeenPod:
         return printable(self.pod.label)
 
     @property
-    def need(self) -> float:
+    def demand(self) -> float:
         """Demand in bytes: the headroom that the reserve policy requires for the pod to run; 0 without a place."""
-        return 0.0 if self.verdict.place is None else self.verdict.place.need
+        return 0.0 if self.verdict.place is None else self.verdict.place.demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class NodeView:
     pods: tuple[SeenPod, ...]
     events: tuple[Event, ...]
     """Newest last."""
-    trouble: str | None = None
+    error: str | None = None
     """Error of this read; None if there was none."""
     no_events: str = "none yet"
     """The reason why there are no events, if there are none."""

@@ -311,7 +311,7 @@ def test_the_peaks_that_the_daemon_has_learned_count(tree: FakeTree, learned_dir
 
     known, unknown = ((found.get("decision") or found["pods"][0])["reserve"] for found in both)
     assert known["based_on"] == "peaks of its workload"
-    assert known["need_bytes"] >= 200 * MIB, "the peak less what it uses"
+    assert known["demand_bytes"] >= 200 * MIB, "the peak less what it uses"
     # The node's daemon has learned only about the node's own tree.
     assert unknown["based_on"] == "as much again as it uses, for it has no limit"
     assert snapshot(tree.folder / "state") == before
@@ -329,10 +329,10 @@ def test_peaks_that_cannot_be_read_are_said_not_to_count(tree: FakeTree, learned
     told(tree, *learned_dir, "explain", config=WATERMARK)  # says nothing on stderr: that policy asks for none
 
 
-@pytest.mark.parametrize(("knows", "need"), [(True, "200Mi"), (False, "100Mi")])
-def test_the_dashboard_counts_them_too(tree: FakeTree, learned_dir: list[str], knows: bool, need: str) -> None:
+@pytest.mark.parametrize(("knows", "demand"), [(True, "200Mi"), (False, "100Mi")])
+def test_the_dashboard_counts_them_too(tree: FakeTree, learned_dir: list[str], knows: bool, demand: str) -> None:
     """100 MiB is as much again as it uses, 200 MiB the rest up to the peak."""
     options = [*with_config(tree, ""), *(learned_dir if knows else [])]
     with TerminalProgram(argv(tree, *options, "top"), columns=120, lines=40) as program:
         program.wait_for("default/job-x7k2p")
-        program.wait_for(lambda _: need in program.line_with("default/job-x7k2p").split()[4:])
+        program.wait_for(lambda _: demand in program.line_with("default/job-x7k2p").split()[4:])

@@ -99,7 +99,7 @@ def test_growth_is_learned_under_either_policy(policy: Policy, tree: FakeTree) -
         pod = named(reader.read(12 * S), "web")
 
     assert pod.growth == pytest.approx(2 * MIB, rel=0.1)
-    assert (pod.need > 0) == (policy is Policy.RESERVE)
+    assert (pod.demand > 0) == (policy is Policy.RESERVE)
 
 
 def test_who_would_be_paused_and_who_is_next(crowd: list[Path], reader: Reader) -> None:
@@ -141,15 +141,15 @@ def test_next_in_line_is_the_one_with_least_to_spare_and_pausing_begins_there(tr
 
     snapshot = reader.read(11 * S)
 
-    spare = {
-        pod.label: place.left - place.need
+    beyond = {
+        pod.label: place.headroom - place.demand
         for pod in snapshot.pods
-        if (place := pod.verdict.place) is not None and not place.first and place.need > 4096
+        if (place := pod.verdict.place) is not None and not place.first and place.demand > 4096
     }
     nexts = [pod.label for pod in snapshot.pods if pod.state is PodState.NEXT]
-    assert nexts == [min(spare, key=lambda label: spare[label])]
+    assert nexts == [min(beyond, key=lambda label: beyond[label])]
     pause_bytes, available_bytes, _ = levels(snapshot)
-    assert pause_bytes == pytest.approx(available_bytes - min(spare.values()), abs=1)
+    assert pause_bytes == pytest.approx(available_bytes - min(beyond.values()), abs=1)
 
 
 def test_where_nobody_grows_nobody_is_next(tree: FakeTree, reader: Reader) -> None:
@@ -228,7 +228,7 @@ def test_a_node_whose_memory_cannot_be_read_still_shows_its_pods(tree: FakeTree,
     snapshot = reader.read(10 * S)
 
     assert (snapshot.headroom, snapshot.levels) == (None, None)
-    assert "memory.stat" in (snapshot.trouble or "")
+    assert "memory.stat" in (snapshot.error or "")
     assert [pod.label for pod in snapshot.pods] == ["default/web"]
 
 

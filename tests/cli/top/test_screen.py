@@ -68,7 +68,7 @@ def asked(deed: Deed, *labels: str, skipped: int = 0) -> tuple[NodeView, Ui]:
 NO_KUBEPODS = make_snapshot(
     kubepods=None, headroom=Headroom(8 * GIB, 3 * GIB, None, 0, 100 * MIB), levels=Levels(1, 2, 1)
 )
-UNREADABLE = replace(busy_snapshot(), headroom=None, levels=None, trouble="cannot read memory.stat: EIO")
+UNREADABLE = replace(busy_snapshot(), headroom=None, levels=None, error="cannot read memory.stat: EIO")
 REFUSED = "not permitted: run cgpause top as root to pause pods" + " (cannot lock /sys/fs/cgroup/x)" * 3
 REPLICA = "default/" + "long-" * 20 + "7d9f-x2kqz"  # replicas differ in the end of their names
 WHOLE: dict[str, tuple[NodeView, Ui, int, int]] = {
@@ -307,7 +307,7 @@ def snapshots(draw: st.DrawFn) -> NodeView:
         kubepods=draw(st.none() | st.just(Kubepods(1, None, high_is_ours=False, oom_kills=3))),
         pressure=draw(st.none() | st.just(busy_snapshot().pressure)),
         events=tuple(draw(some)),
-        trouble=draw(st.none() | TEXTS),
+        error=draw(st.none() | TEXTS),
     )
 
 

@@ -79,7 +79,7 @@ def test_the_sort_goes_round() -> None:
         ui = press(ui, "s")
         seen.append(ui.sort)
 
-    assert seen == [Sort.MEMORY, Sort.CPU, Sort.PAUSED, Sort.NAME, Sort.NEED, Sort.MEMORY]
+    assert seen == [Sort.MEMORY, Sort.CPU, Sort.PAUSED, Sort.NAME, Sort.DEMAND, Sort.MEMORY]
 
 
 def test_the_order_is_reversed_and_back() -> None:
