@@ -143,7 +143,7 @@ _TCP = (
 _STATUS = b"Name:\tsleep\nPPid:\t1\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000004000\nSigCgt:\t0000000000000000\n"
 _MEMINFO = b"MemTotal:       16308988 kB\nMemFree:         1308988 kB\nMemAvailable:   12308988 kB\n"
 _CONFIG = (
-    b'policy = "reserve"\n[hold]\nmax_pause_s = 9.0\n[[pods]]\nmatch = "shop/*"\nclass = "service"\npriority = 3\n'
+    b'policy = "reserve"\n[pause]\nmax_pause_s = 9.0\n[[pods]]\nmatch = "shop/*"\nclass = "service"\npriority = 3\n'
 )
 _KUBELET = b'evictionHard:\n  memory.available: "100Mi"\n  nodefs.available: 10%\n'
 _ENTRIES = (

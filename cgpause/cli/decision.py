@@ -69,7 +69,7 @@ def rule(verdict: Verdict, headroom: Headroom, config: Config) -> str:
             return f"all are resumed once memory use is at or below {marks.lower_pct:g} % ({used})"
         return f"from {marks.upper_pct:g} % of memory use on ({used}) the {marks.batch} that use the least are paused"
     if place is None:
-        return "stays paused for as long as [hold] allows, or until it is in distress"
+        return "stays paused for as long as [pause] allows, or until it is in distress"
     if place.excused:
         return (
             "runs even without headroom, until it frees memory or all pods have headroom: pauses of all pods have cost "

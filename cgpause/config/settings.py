@@ -136,13 +136,13 @@ class ThrottleConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldConfig:
+class PauseConfig:
     """Limits on the length of a pause."""
 
     max_pause_s: float = setting(
         9.0,
         "Longest pause of a service. Less than the 10 s between two of Kubernetes' default liveness probes, so "
-        "that it misses at most one; after three in a row kubelet kills the container (after 24 s, measured).",
+        "that it misses at most one; after three in a row kubelet kills the container (21 to 31 s after the first).",
         unit="s",
         low=1,
         high=86400,
@@ -220,7 +220,7 @@ class ProtectConfig:
         empty="An empty list protects none.",
     )
     static_pods: bool = setting(True, "Protect static pods, which kubelet starts from files (the control plane).")
-    guaranteed: bool = setting(True, "Protect pods of QoS class Guaranteed.")
+    guaranteed: bool = setting(True, "Protect pods of QoS class Guaranteed, critical ones among them.")
     own_word: bool = setting(
         True,
         "Heed a pod's own word: CGPAUSE=protect, service or batch in the environment of a container, from the "
@@ -256,8 +256,8 @@ class PodRule:
     )
     priority: int | None = setting(
         None,
-        "Of two pods, the reserve policy pauses the one with the higher priority later, regardless of class and "
-        "size; 0 without a rule.",
+        "The reserve policy gives headroom to the higher priority first, regardless of class and size; but one pod, "
+        "nearest to its peak, always runs. 0 without a rule.",
         low=-1000,
         high=1000,
     )
@@ -278,12 +278,13 @@ class Config:
     """All options that an operator can set; `Config()` has the defaults."""
 
     GONE: ClassVar[Mapping[str, str]] = {
-        "hold.starting_s": "removed, a new pod is starting for 10 s: delete this line",
+        "hold": "renamed, its section is [pause] now: change this line",
         "memory_high.airbag_pct": "removed, it is always 99 % of the memory that pods may use: delete this line",
         "memory_high.sleep_s": "removed, the daemon samples at least every 30 s: delete this line",
         "metrics.interval_s": "removed, the daemon publishes every 5 s: delete this line",
         "metrics.max_pods": "removed, the 100 pods that were paused last have series of their own: delete this line",
         "protect.unnamed": "removed, an unknown name always protects while rules depend on names: delete this line",
+        "pause.starting_s": "removed, a new pod is starting for 10 s: delete this line",
         "psi": "removed, the daemon sets its PSI triggers itself (docs/architecture.md): delete this section",
         **dict.fromkeys(
             [f"reserve.{name}" for name in ("margin_pct", "horizon_s", "ahead_s", "resume_pct", "freeze_growing")],
@@ -312,7 +313,7 @@ class Config:
         "The watermark policy: Algorithms 1 and 2 of Kang & Yu 2024 (doi 10.3745/TKIPS.2024.13.3.91).",
     )
     throttle: ThrottleConfig = setting(ThrottleConfig(), "The cpu.max of a throttled pod.")
-    hold: HoldConfig = setting(HoldConfig(), "Limits on the length of a pause.")
+    pause: PauseConfig = setting(PauseConfig(), "Limits on the length of a pause.")
     memory_high: MemoryHighConfig = setting(
         MemoryHighConfig(),
         "memory.high of kubepods, the cgroup of all pods, as a tripwire that wakes the daemon and as a brake below "

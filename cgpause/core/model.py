@@ -174,7 +174,7 @@ class Pod:
     workload: str | None = None
     """Name of its workload, guessed: namespace/name without the suffix of the single pod; None while unknown."""
     priority: int = 0
-    """The operator's priority: of two pods, the one with the higher priority is paused later."""
+    """The operator's priority: the higher one gets headroom first."""
     reclaimable_bytes: int = 0
     """Page cache and reclaimable slab in `memory.current`, as last read; see `Sample.read_at_ns`."""
     shmem_bytes: int = 0

@@ -364,7 +364,7 @@ class Actuator:
             self._set_aside(tracked, "could not sacrifice", e)
             return
         # kubelet needs seconds to notice the kill. Then it needs a running pod to restart the containers in.
-        tracked.spare(now_ns() + int(config.hold.settle_s * NS_PER_S))
+        tracked.spare(now_ns() + int(config.pause.settle_s * NS_PER_S))
         self._tell(
             make_event(
                 EventKind.SACRIFICED,

@@ -20,7 +20,7 @@ from cgpause.kernel.logfmt import fields
 from cgpause.kernel.processes import Processes, ResumeReason
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
-from cgpause.policy.hold import paused_by_daemon
+from cgpause.policy.limits import paused_by_daemon
 
 log = logging.getLogger(__name__)
 

@@ -42,8 +42,8 @@ from cgpause.pods.own_words import OwnWordsThread
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
 from cgpause.policy.decide import State
-from cgpause.policy.hold import must_end, paused_by_daemon
 from cgpause.policy.kinds import Kinds
+from cgpause.policy.limits import must_end, paused_by_daemon
 from cgpause.policy.peaks import Peaks
 from cgpause.policy.reserve import with_peaks
 from cgpause.telemetry import saver

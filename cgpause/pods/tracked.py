@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 
-from cgpause.config.settings import HoldConfig
+from cgpause.config.settings import PauseConfig
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError
 from cgpause.core.model import Ended, Owner, OwnWord, Pod, PodUsage, QosClass
@@ -255,14 +255,14 @@ class TrackedPod:
         exact = None if self.usage is None or self.is_stat_due(at_ns) else self.usage.used_bytes
         return self.ends.note_end(self.cgroup, self.pod.workload, exact)
 
-    def settle(self, at_ns: int, hold: HoldConfig) -> None:
+    def settle(self, at_ns: int, limits: PauseConfig) -> None:
         """Note that the pod is new or its containers changed, and spare it for SPARED_S, or `settle_s` if that is less.
 
         Until then the daemon does not pause it. The watermark policy leaves it alone for all of `settle_s`.
         """
-        settled_at_ns = max(self.pod.settled_at_ns, at_ns + int(hold.settle_s * NS_PER_S))
+        settled_at_ns = max(self.pod.settled_at_ns, at_ns + int(limits.settle_s * NS_PER_S))
         self.pod = replace(self.pod, changed_at_ns=at_ns, settled_at_ns=settled_at_ns)
-        self.spare(at_ns + int(min(hold.settle_s, SPARED_S) * NS_PER_S))
+        self.spare(at_ns + int(min(limits.settle_s, SPARED_S) * NS_PER_S))
 
     def spare(self, until_ns: int) -> None:
         """Spare the pod: the daemon does not pause it until `until_ns`; a later time that is already set stays."""

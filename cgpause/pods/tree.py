@@ -138,7 +138,7 @@ class PodTree:
                     self.classifier.heed_kinds(tracked, at_ns)
         for tracked in appeared:
             if self._refreshed:
-                tracked.settle(at_ns, self.config.hold)
+                tracked.settle(at_ns, self.config.pause)
                 self.note_container_change(tracked, at_ns)
             else:
                 with suppress(CgpauseError):  # kills from before the daemon's start do not count
@@ -233,7 +233,7 @@ class PodTree:
             tracked.ends.note_start()
         elif (ended := tracked.note_end(at_ns)) is not None:
             self.ended.append(ended)
-        tracked.settle(at_ns, self.config.hold)
+        tracked.settle(at_ns, self.config.pause)
         tracked.list_at_ns = 0
         self.note_container_change(tracked, at_ns)
 

@@ -26,7 +26,7 @@ from cgpause.core.model import (
     Resume,
     Sample,
 )
-from cgpause.policy import hold, reserve, schedule, watermark
+from cgpause.policy import limits, reserve, schedule, watermark
 from cgpause.policy.schedule import Quiet
 from cgpause.policy.serving import Place
 
@@ -43,7 +43,7 @@ TIGHT_PCT = 25.0
 class State(NamedTuple):
     """The facts that one decision passes on to the next; the daemon reads all others anew from the cgroups."""
 
-    stretches: Mapping[CgroupId, hold.Stretch] = {}
+    stretches: Mapping[CgroupId, limits.Stretch] = {}
     watermark: watermark.WatermarkState = watermark.WatermarkState()
     reserve: reserve.ReserveState = reserve.ReserveState()
     fill: schedule.FillRate = schedule.FillRate()
@@ -148,7 +148,7 @@ def decide_on_all(
     at_ns, pods = sample.at_ns, seen.pods
     if all_pods or config.reserve.sacrifice:  # a sacrifice may choose a pod that stands still
         pods = sample.pods
-    stretches = hold.follow(state.stretches, pods, at_ns, config.hold)
+    stretches = limits.follow(state.stretches, pods, at_ns, config.pause)
     parts = _group(pods, stretches, sample, config)
     places: list[Place] = []
     is_safe = False
@@ -193,10 +193,12 @@ def _by_watermark(
     )
 
 
-def _mark_resumed(stretches: dict[CgroupId, hold.Stretch], actions: tuple[Action, ...], turn: CgroupId | None) -> None:
+def _mark_resumed(
+    stretches: dict[CgroupId, limits.Stretch], actions: tuple[Action, ...], turn: CgroupId | None
+) -> None:
     """Mark the stretches of the pods that `actions` resume; `turn` is the pod whose turn begins.
 
-    A resume for distress does not count as `resumed_by_policy`, so `hold.follow` takes the pod's budget as spent. The
+    A resume for distress does not count as `resumed_by_policy`, so `limits.follow` takes the pod's budget as spent. The
     pod then runs for min_run_s: through its termination, or until a killed process has freed its memory.
     """
     for action in actions:
@@ -213,25 +215,25 @@ def _freezes(paused: list[PodUsage], decided: set[CgroupId], at_ns: int, config:
     """
     found: list[Action] = []
     for _, pod in paused:
-        due_ns = hold.freeze_ns(pod, config.mechanism)
+        due_ns = limits.freeze_ns(pod, config.mechanism)
         if due_ns is not None and at_ns >= due_ns and pod.cgroup not in decided and pod.paused is not None:
             found.append(Freeze(pod, pod.paused.reason))
     return found
 
 
-def _due_ns(pod: Pod, stretch: hold.Stretch, at_ns: int, config: Config) -> int:
+def _due_ns(pod: Pod, stretch: limits.Stretch, at_ns: int, config: Config) -> int:
     """Return the time of the pod's next freeze or resume that does not depend on the headroom.
 
     If both times are over, return the time one second from now: the freeze has failed, or the pod waits for its turn.
     """
-    due_ns = (hold.freeze_ns(pod, config.mechanism), hold.end_ns(pod, stretch, config.hold))
+    due_ns = (limits.freeze_ns(pod, config.mechanism), limits.end_ns(pod, stretch, config.pause))
     return min([ns for ns in due_ns if ns is not None and ns > at_ns], default=at_ns + _PAUSED_LOOK_NS)
 
 
 def _quiet(
     slack_bytes: float,
     paused: list[PodUsage],
-    stretches: Mapping[CgroupId, hold.Stretch],
+    stretches: Mapping[CgroupId, limits.Stretch],
     sample: Sample,
     next_ns: int,
     config: Config,
@@ -262,7 +264,7 @@ def _concerned(state: State, learned: reserve.ReserveState, sample: Sample) -> t
 
 
 def _group(
-    pods: tuple[PodUsage, ...], stretches: Mapping[CgroupId, hold.Stretch], sample: Sample, config: Config
+    pods: tuple[PodUsage, ...], stretches: Mapping[CgroupId, limits.Stretch], sample: Sample, config: Config
 ) -> _Groups:
     at_ns, parts, is_reserve = sample.at_ns, _Groups([], [], [], []), config.policy is Policy.RESERVE
     due: list[PodUsage] = []
@@ -270,21 +272,21 @@ def _group(
         pod = usage.pod
         stretch = stretches.get(pod.cgroup) if stretches else None
         if pod.paused is not None:
-            end = hold.must_end(pod, at_ns)
-            if end is None and hold.is_spent(pod, stretch, at_ns, config.hold):
+            end = limits.must_end(pod, at_ns)
+            if end is None and limits.is_spent(pod, stretch, at_ns, config.pause):
                 if pod.kind is not PodKind.SERVICE:
                     due.append(usage)
                     continue
-                end = Result.TIME, hold.spent_text(pod, config.hold)
+                end = Result.TIME, limits.spent_text(pod, config.pause)
             if end is not None:
                 result, reason = end
                 parts.resumes.append(Resume(pod, reason, result))
-                parts.unstoppable.append((usage, config.hold.min_run_s))
-            elif hold.paused_by_daemon(pod):
+                parts.unstoppable.append((usage, config.pause.min_run_s))
+            elif limits.paused_by_daemon(pod):
                 parts.paused.append(usage)
             continue
-        running_s = hold.must_run_s(pod, stretch, at_ns, config.hold)
-        if running_s is None or (is_reserve and hold.is_only_new(pod, stretch, at_ns, config.hold)):
+        running_s = limits.must_run_s(pod, stretch, at_ns, config.pause)
+        if running_s is None or (is_reserve and limits.is_only_new(pod, stretch, at_ns, config.pause)):
             parts.candidates.append(usage)
         else:
             parts.unstoppable.append((usage, running_s))
@@ -294,7 +296,7 @@ def _group(
 
 
 def _take_turns(
-    parts: _Groups, due: list[PodUsage], stretches: Mapping[CgroupId, hold.Stretch], grantable: float, config: Config
+    parts: _Groups, due: list[PodUsage], stretches: Mapping[CgroupId, limits.Stretch], grantable: float, config: Config
 ) -> None:
     """Sort the `due` pods, whose pause has taken the longest time allowed, into resumed and still paused ones.
 
@@ -308,21 +310,21 @@ def _take_turns(
         if stretch is not None and (stretch.turn or stretch.starting):
             turn_taken = turn_taken or stretch.turn
             headroom -= _claim_bytes(usage)
-    due.sort(key=lambda usage: hold.end_ns(usage.pod, stretches[usage.pod.cgroup], config.hold))
+    due.sort(key=lambda usage: limits.end_ns(usage.pod, stretches[usage.pod.cgroup], config.pause))
     for usage in due:
         claim = _claim_bytes(usage)
         fits = usage.pod.kind is PodKind.STARTING and claim <= max(headroom, 0.0)
         if turn_taken and not fits:
             parts.paused.append(usage)
             continue
-        reason = hold.spent_text(usage.pod, config.hold)
+        reason = limits.spent_text(usage.pod, config.pause)
         if not fits:
             turn_taken = True
             parts.turn = usage.pod.cgroup
             reason += ", and it is its turn"
         headroom -= claim
         parts.resumes.append(Resume(usage.pod, reason, Result.TIME))
-        parts.unstoppable.append((usage, config.hold.min_run_s))
+        parts.unstoppable.append((usage, config.pause.min_run_s))
 
 
 def _claim_bytes(usage: PodUsage) -> int:
@@ -351,7 +353,7 @@ def _next_ns(
     sample: Sample,
     slack_bytes: float,
     paused: list[PodUsage],
-    stretches: Mapping[CgroupId, hold.Stretch],
+    stretches: Mapping[CgroupId, limits.Stretch],
     config: Config,
 ) -> int:
     """Return the ns until the next sample; while pods are paused, at the latest when one is to be resumed or frozen."""

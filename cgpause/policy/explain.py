@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cgpause.config.settings import Config
 from cgpause.core.model import Action, Freeze, Pause, Pod, PodUsage, Result, Resume, Sacrifice, Sample
-from cgpause.policy import hold, watermark
+from cgpause.policy import limits, watermark
 from cgpause.policy.decide import Decision, State, decide, decide_on_all, rank, see
 from cgpause.policy.serving import Place
 
@@ -52,7 +52,7 @@ def explain(state: State, sample: Sample, config: Config) -> tuple[Decision, tup
         place = places.get(pod.cgroup)
         # The reserve policy may pause a new pod, which `must_run` would block.
         stoppable = pod.paused is not None or (place is not None and place.stoppable)
-        blocked = None if stoppable else hold.must_run(pod, stretch, sample.at_ns, config.hold)
+        blocked = None if stoppable else limits.must_run(pod, stretch, sample.at_ns, config.pause)
         is_candidate = blocked is None and (pod.paused is None if place is None else place.stoppable)
         number += is_candidate
         what, why = _words(pod, number, done.get(pod.cgroup), blocked, place, sample, config)

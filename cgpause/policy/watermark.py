@@ -5,10 +5,10 @@ samples every interval. At or below Mlower it resumes all containers. After T in
 more; when none is left to pause, it removes the R paused last.
 
 The paper leaves two points open. Here an interval is "without improvement" if use did not fall since the interval
-before, and a removed container's pod is resumed, because a container cannot be restarted inside a paused pod. Three
+before, and a removed container's pod is resumed, because a container cannot be restarted inside a paused pod. Four
 points depart from the paper. The policy restores each pod's original quota, not a constant CPUd. It removes no
-container while use is below Mupper, or if killing all paused pods would not bring use below it. And `hold` limits each
-pause.
+container while use is below Mupper, or if killing all paused pods would not bring use below it. `limits` bounds each
+pause. And batch is frozen soon after it was throttled, unless `mechanism` is throttle.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def test_a_broken_rule_is_reported_with_its_place(text: str, expected: list[str]
         pytest.param(
             "[watermrk]\n",
             'unknown section; did you mean "watermark"?; known here: '
-            "policy, mechanism, reserve, watermark, throttle, hold, memory_high, history, "
+            "policy, mechanism, reserve, watermark, throttle, pause, memory_high, history, "
             "metrics, protect, pods",
             id="section",
         ),
@@ -179,13 +179,13 @@ qos = ["Burstable",
        "Best"]
 protect = "yes"
 
-[hold]
+[pause]
 "settle_s" = -1
 """
 
     said = """
         polcy mechanism watermark.note watermark.upper_pct watermark.patience watermark.batch throttle.period_us
-        throttle.quota_us hold.settle_s protect.namespaces[2] protect.namespaces[3] pods[2].match pods[2].protect
+        throttle.quota_us pause.settle_s protect.namespaces[2] protect.namespaces[3] pods[2].match pods[2].protect
         pods[2].qos[2]
     """
     assert problems(text) == said.split()
@@ -199,8 +199,8 @@ protect = "yes"
         pytest.param("[watermark\n", 1, "Expected", id="open-header"),
         pytest.param("\n[protect]\nnamespaces = [\n'a',\n", 4, "Invalid value", id="list-never-closed"),
         pytest.param("policy = 'watermark'\n\npolicy = 'watermark'\n", 3, "set twice", id="duplicate-option"),
-        pytest.param("[hold]\n[metrics]\n[hold]\n", 3, "opened twice", id="duplicate-section"),
-        pytest.param("hold.settle_s = 1\n[hold]\n", 2, "opened twice", id="dotted-then-section"),
+        pytest.param("[pause]\n[metrics]\n[pause]\n", 3, "opened twice", id="duplicate-section"),
+        pytest.param("pause.settle_s = 1\n[pause]\n", 2, "opened twice", id="dotted-then-section"),
         pytest.param("[[pods]]\n[pods]\n", 2, "opened twice", id="array-then-section"),
         pytest.param("\nx = 1\x00\n", 2, "Expected newline", id="nul"),
         pytest.param("['x (at line 9']\n['x (at line 9']\n", 2, "opened twice", id="misleading-name"),

@@ -78,7 +78,7 @@ class Bench:
     def tracked(self, name: str) -> TrackedPod:
         return next(tracked for tracked in self.tree.pods.values() if tracked.pod.name == name)
 
-    def hold(
+    def pause(
         self, pod: str | TrackedPod, owner: Owner = Owner.DAEMON, ago_s: float = 0, how: Mechanism = Mechanism.THROTTLE
     ) -> None:
         tracked = self.tracked(pod) if isinstance(pod, str) else pod
@@ -126,7 +126,7 @@ def test_everything_that_has_a_name_is_gathered_as_it_is_described(bench: Bench,
     for file in ("memory.events", "memory.events.local"):
         (bench.fake.kubepods / file).write_text("oom 1\noom_kill 1\n")
     bench.refresh("web")
-    bench.hold("web")
+    bench.pause("web")
     pod, record = bench.tracked("web").pod, bench.tracked("web").pod.paused
     bench.counts.count(make_event(EventKind.PAUSED, pod, "test", record))
 
@@ -159,9 +159,9 @@ def test_memory_is_what_the_kernel_says_now(bench: Bench, monkeypatch: Patch) ->
 def test_pods_by_state_add_up_to_all_pods(bench: Bench) -> None:
     bench.fake.add_pod("dns", namespace="kube-system")
     bench.refresh("a", "b", "c", "d")
-    bench.hold("a")
-    bench.hold("b", how=Mechanism.FREEZE)
-    bench.hold("c", Owner.MANUAL)
+    bench.pause("a")
+    bench.pause("b", how=Mechanism.FREEZE)
+    bench.pause("c", Owner.MANUAL)
     bench.tracked("c").damaged = True
 
     assert bench.one("cgpause_damaged_pods") == 1
@@ -178,7 +178,7 @@ def test_when_a_pause_began_is_told_of_the_longest(bench: Bench, monkeypatch: Pa
     monkeypatch.setattr("cgpause.daemon.gauges.MAX_PODS", 2)
     for name, ago_s, owner in (("new", 1, Owner.DAEMON), ("old", 50, Owner.MANUAL), ("older", 500, Owner.DAEMON)):
         bench.refresh(name)
-        bench.hold(name, owner, ago_s)
+        bench.pause(name, owner, ago_s)
 
     found = bench.shown("cgpause_pod_pause_start_time_seconds")
 
@@ -195,7 +195,7 @@ def test_two_pods_of_one_name_are_one_series(bench: Bench) -> None:
     (bench.fake.log_dir / "pods" / f"default_web_{bench.fake.uids['twin']}").mkdir()
     bench.refresh()
     for tracked in bench.tree.pods.values():
-        bench.hold(tracked)
+        bench.pause(tracked)
 
     assert list(bench.shown("cgpause_pod_pause_start_time_seconds")) == [("default", "web", "daemon", "throttle")]
 

@@ -15,8 +15,8 @@ S = 1_000_000_000
 HIGH = int(0.95 * GIB)
 PAUSED = "1001 100000"
 QUICK = 'policy = "watermark"\n' + "[watermark]\ninterval_s = 0.1\npatience = 1\n"
-NO_SACRIFICE = QUICK + "sacrifice = false\n[hold]\nmax_pause_s = 3600\n"
-"""With it, no pause ends by its time before a slow machine gets to what the test does next; [hold] is last."""
+NO_SACRIFICE = QUICK + "sacrifice = false\n[pause]\nmax_pause_s = 3600\n"
+"""With it, no pause ends by its time before a slow machine gets to what the test does next; [pause] is last."""
 
 
 class Running:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from cgpause.config.settings import Config, HoldConfig, HowPaused, ReserveConfig, WatermarkConfig
+from cgpause.config.settings import Config, HowPaused, PauseConfig, ReserveConfig, WatermarkConfig
 from cgpause.core.model import (
     CgroupId,
     Headroom,
@@ -27,7 +27,7 @@ from cgpause.policy.serving import Place
 from cgpause.policy.watermark import WatermarkState
 from helpers.nodes import START_NS, S, after, record
 
-HOLD = HoldConfig(max_pause_s=15, batch_max_pause_s=60, min_run_s=12, settle_s=5)
+LIMITS = PauseConfig(max_pause_s=15, batch_max_pause_s=60, min_run_s=12, settle_s=5)
 CAPACITY = 1000 * MIB
 DECISIONS = settings(max_examples=100, deadline=None, derandomize=True)
 
@@ -136,7 +136,7 @@ def moments(draw: st.DrawFn, policy: Policy = Policy.RESERVE) -> Moment:
     config = Config(
         policy=policy,
         mechanism=draw(st.sampled_from(HowPaused)),
-        hold=HOLD,
+        pause=LIMITS,
         reserve=ReserveConfig(sacrifice=sacrifice),
         watermark=WatermarkConfig(patience=draw(st.integers(1, 3)), batch=draw(st.integers(1, 3)), sacrifice=sacrifice),
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from cgpause.config.settings import Config, HoldConfig, HowPaused, ReserveConfig
+from cgpause.config.settings import Config, HowPaused, PauseConfig, ReserveConfig
 from cgpause.core.model import CgroupId, Headroom, Pod, PodKind, PodUsage, Sample
 from cgpause.policy.decide import Decision, State, decide
 from cgpause.policy.explain import explain
 from cgpause.policy.growth import Growth, Growths
-from cgpause.policy.hold import Stretch
+from cgpause.policy.limits import Stretch
 from cgpause.policy.peaks import Peaks
 from cgpause.policy.reserve import ReserveState, ReserveStep, observe, slack_bytes, step
 from cgpause.policy.schedule import Quiet
@@ -21,7 +21,7 @@ NOW = START_NS + 100 * S
 CONFIG = Config(
     mechanism=HowPaused.THROTTLE,
     reserve=ReserveConfig(sacrifice=False),
-    hold=HoldConfig(max_pause_s=15, min_run_s=12, batch_max_pause_s=600),
+    pause=PauseConfig(max_pause_s=15, min_run_s=12, batch_max_pause_s=600),
 )
 """Settings with a reaction time of 0.1 s, a margin of 10 MiB, and a relevant surge above 5 MiB."""
 SACRIFICE = replace(CONFIG, reserve=ReserveConfig(sacrifice=True))

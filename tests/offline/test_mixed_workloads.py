@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from cgpause.cli.simulated import group_rows
-from cgpause.config.settings import Config, HoldConfig
+from cgpause.config.settings import Config, PauseConfig
 from cgpause.offline.simulate.load import Load, Machine, make_daemons, make_pods, make_services
 from cgpause.offline.simulate.pods import MIB, Step
 from cgpause.offline.simulate.presets import PRESETS
@@ -85,7 +85,7 @@ def test_daemonsets_are_on_every_node_and_protected_ones_are_never_paused() -> N
 
 
 def test_a_service_paused_too_long_is_told_as_silent_late_and_killed_by_its_probe() -> None:
-    held_long = Config(hold=HoldConfig(max_pause_s=60, min_run_s=0))
+    held_long = Config(pause=PauseConfig(max_pause_s=60, min_run_s=0))
     tight = replace(MIXED, nodes=replace(NODES, oversubscription_pct=250), services=(replace(WEB, count=8),))
     outcome = simulate(load_of(tight), held_long, seed=1)
     web = group(outcome, "web")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from helpers.simpods import job, service
 
-from cgpause.config.settings import Config, HoldConfig, HowPaused
+from cgpause.config.settings import Config, HowPaused, PauseConfig
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import PodKind
 from cgpause.offline.simulate.node import SimNode
@@ -65,7 +65,7 @@ def test_in_an_hour_of_pressure_no_service_misses_three_probes_in_a_row(mechanis
 
 def test_services_paused_as_long_as_batch_are_killed_by_their_probes() -> None:
     """The control: without the bound on services the same node restarts them."""
-    node = node_with_services(Config(hold=HoldConfig(max_pause_s=600)))
+    node = node_with_services(Config(pause=PauseConfig(max_pause_s=600)))
     node.run(600)
     assert all(pod.probe_kills for pod in node.all_pods if pod.probe is not None)
 

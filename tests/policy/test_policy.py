@@ -6,7 +6,7 @@ import copy
 from dataclasses import replace
 
 import pytest
-from helpers.moments import DECISIONS, HOLD, Moment, moments
+from helpers.moments import DECISIONS, LIMITS, Moment, moments
 from helpers.nodes import MS, START_NS, Node, S, names, pod, record
 from hypothesis import given
 
@@ -78,7 +78,7 @@ def test_a_decision_depends_on_its_inputs_only_and_leaves_them_alone(moment: Mom
 
 @pytest.mark.parametrize("no_program", [False, True])
 def test_a_pod_in_which_no_program_runs_does_not_hinder_the_last_resort(no_program: bool) -> None:
-    node = Node(replace(WATERMARK, hold=HOLD, watermark=WatermarkConfig(patience=1, batch=1, sacrifice=True)))
+    node = Node(replace(WATERMARK, pause=LIMITS, watermark=WatermarkConfig(patience=1, batch=1, sacrifice=True)))
     node.add(pod("paused", paused=record(START_NS)))
     node.add(replace(pod("new", settled_at_ns=START_NS + 3600 * S), no_program=no_program))
     killed = []
@@ -133,7 +133,7 @@ def test_pods_are_ranked_by_ascending_memory_and_equals_keep_their_order() -> No
 )
 def test_a_pod_that_may_soon_be_paused_is_looked_at_in_time(blocked: Pod, blocked_ms: int) -> None:
     """Above the upper mark with no other pod to pause, the next sample comes when the pod becomes a candidate."""
-    node = Node(replace(WATERMARK, hold=HOLD)).add(blocked)
+    node = Node(replace(WATERMARK, pause=LIMITS)).add(blocked)
     while not names(node.step(99).actions, Pause):
         node.at_ns += decide(node.state, node.sample(99), node.config).next_sample_ns
     assert blocked_ms * MS <= node.at_ns - START_NS <= (blocked_ms + 100) * MS
@@ -186,7 +186,7 @@ def test_the_watermark_policy_reads_pods_at_every_sample(used_pct: float) -> Non
 def test_no_pod_is_paused_for_longer_than_allowed(
     policy: Policy, kind: PodKind, paused_s: float, resumed: list[str]
 ) -> None:
-    node = Node(Config(policy=policy, hold=replace(HOLD, batch_max_pause_s=600)))
+    node = Node(Config(policy=policy, pause=replace(LIMITS, batch_max_pause_s=600)))
     # Its claim is large, so without any headroom another pod goes first.
     one = replace(pod("a", kind=kind), memory_max_bytes=500 << 20)
     node.add(replace(one, paused=record(START_NS - int(paused_s * S))))

@@ -11,7 +11,7 @@ from helpers.reserving import CONFIG, NOW, Node, waiting
 from cgpause.core.model import PodKind, Policy
 from cgpause.policy.decide import State, decide
 from cgpause.policy.growth import Growths
-from cgpause.policy.hold import Stretch
+from cgpause.policy.limits import Stretch
 from cgpause.policy.reserve import ReserveState, _growing_pods, observe, reaction_s
 
 # Learning at each sample

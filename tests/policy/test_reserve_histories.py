@@ -10,7 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from lab.measure.policy_loads import leak
 
-from cgpause.config.settings import Config, HoldConfig, HowPaused, ReserveConfig
+from cgpause.config.settings import Config, HowPaused, PauseConfig, ReserveConfig
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import PodKind, QosClass
 from cgpause.offline.simulate.node import SimNode
@@ -18,7 +18,7 @@ from cgpause.offline.simulate.pods import MIB, Probe, SimPod
 from cgpause.policy import schedule
 
 MAX_PAUSE_S, BATCH_MAX_PAUSE_S, MIN_RUN_S = 15.0, 60.0, 12.0
-HOLD = HoldConfig(max_pause_s=MAX_PAUSE_S, batch_max_pause_s=BATCH_MAX_PAUSE_S, min_run_s=MIN_RUN_S, settle_s=5)
+LIMITS = PauseConfig(max_pause_s=MAX_PAUSE_S, batch_max_pause_s=BATCH_MAX_PAUSE_S, min_run_s=MIN_RUN_S, settle_s=5)
 MEMORY_MIB = st.integers(20, 300)
 
 
@@ -54,7 +54,9 @@ def sim_nodes(draw: st.DrawFn) -> SimNode:
     return SimNode(
         pods,
         config=Config(
-            mechanism=draw(st.sampled_from(HowPaused)), hold=HOLD, reserve=ReserveConfig(sacrifice=draw(st.booleans()))
+            mechanism=draw(st.sampled_from(HowPaused)),
+            pause=LIMITS,
+            reserve=ReserveConfig(sacrifice=draw(st.booleans())),
         ),
         kubepods_max_bytes=int(limits / draw(st.sampled_from([1.2, 1.5, 1.8]))),
         seed=draw(st.integers(0, 99)),

@@ -7,7 +7,7 @@ from helpers.nodes import MIB, S
 from helpers.reserving import NOW, Node
 
 from cgpause.core.model import PodKind, Result, Resume
-from cgpause.policy.hold import STARTING_PAUSE_S, Stretch
+from cgpause.policy.limits import STARTING_PAUSE_S, Stretch
 
 
 def starting(free: float) -> Node:

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from helpers.nodes import START_NS, TOTAL_BYTES, Node, S, names, pod, record, sample
 
-from cgpause.config.settings import Config, HoldConfig, HowPaused, WatermarkConfig
+from cgpause.config.settings import Config, HowPaused, PauseConfig, WatermarkConfig
 from cgpause.core.model import Mechanism, Owner, Pause, PodUsage, Policy, Resume, Sacrifice
 from cgpause.policy.watermark import WatermarkState, step, why_it_runs
 
 RULES = WatermarkConfig(upper_pct=90, lower_pct=80, interval_s=1, patience=3, batch=2, sacrifice=True)
-CONFIG = Config(policy=Policy.WATERMARK, watermark=RULES, hold=HoldConfig(max_pause_s=86400))
+CONFIG = Config(policy=Policy.WATERMARK, watermark=RULES, pause=PauseConfig(max_pause_s=86400))
 NOW = START_NS
 
 

@@ -32,7 +32,7 @@ sacrifice = false
 """
 BATCH = '[[pods]]\nmatch = "default/*"\nclass = "batch"\n'
 """The pods count as batch by rule: they share the VM's network, where another process listens."""
-LONG_PAUSES = "[hold]\nmax_pause_s = 3600\n"
+LONG_PAUSES = "[pause]\nmax_pause_s = 3600\n"
 
 
 @dataclass

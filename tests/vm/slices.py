@@ -37,7 +37,7 @@ CONFIG_TEXT = """\
 policy = "watermark"
 [watermark]
 sacrifice = false
-[hold]
+[pause]
 max_pause_s = 600
 min_run_s = 1
 settle_s = 1

@@ -16,7 +16,7 @@ from cgpause.ledger.high import XATTR
 from cgpause.pods.kubeletconfig import eviction_bytes
 from cgpause.policy.decide import TIGHT_PCT
 
-ASLEEP = "[hold]\nmax_pause_s = 3600\n"
+ASLEEP = "[pause]\nmax_pause_s = 3600\n"
 LIMIT = LIMIT_MIB * MIB
 EVICTION = eviction_bytes(None, node_total_bytes=LIMIT, capacity_bytes=LIMIT)
 """Eviction threshold in bytes on a node without a kubelet configuration."""

@@ -61,7 +61,7 @@ def test_batch_is_paused_and_services_answer_their_probes() -> None:
 
 
 def test_services_that_are_paused_again_and_again_never_miss_three_probes_in_a_row() -> None:
-    """No other pod may be paused, and a frozen service does not answer: only the bounds of [hold] protect it.
+    """No other pod may be paused, and a frozen service does not answer: only the bounds of [pause] protect it.
 
     Chance decides whether a probe meets a pause, most of which last for less than a second (two of three long runs
     had some that did): repeat until one does.

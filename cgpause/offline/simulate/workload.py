@@ -26,7 +26,7 @@ _mib = partial(setting, unit="MiB", low=1, high=1 << 30)
 _priority = partial(
     setting,
     0,
-    "Of two pods the one with the higher priority is paused later, whatever else they are.",
+    "Pods with a higher one get headroom first, whatever else they are.",
     low=-1000,
     high=1000,
 )

@@ -85,7 +85,7 @@ enabled = false
 """
 # The paper has neither limits on pauses nor services. settle_s is short because the bed makes a pod in 0.15 s.
 _HOLD = """\
-[hold]
+[pause]
 max_pause_s = 86400
 batch_max_pause_s = 86400
 min_run_s = 0

@@ -55,7 +55,7 @@ TESTS = {
     "policy/level": ("tests/daemon/brake",),
     "policy/growth": _GROWTH,
     "policy/learn": _GROWTH,
-    "policy/hold": ("tests/policy/test_hold.py",),
+    "policy/limits": ("tests/policy/test_limits.py",),
     "policy/kinds": ("tests/policy/test_kinds.py",),
     "policy/peaks": ("tests/policy/test_peaks.py",),
     "policy/explain": (

@@ -9,7 +9,7 @@ probes as kubelet does (service.c). After `failures` misses in a row the lab kil
 does: SIGTERM, SIGKILL after 30 s, then the back-off. The result is one JSON object on stdout.
 
 With `--pause-services` a rule protects the batch jobs, fewer of them run, and the daemon freezes services instead. The
-probes then meet pauses, and only the limits of [hold] keep a service alive. Probes and back-off have the times of a
+probes then meet pauses, and only the limits of [pause] keep a service alive. Probes and back-off have the times of a
 node: a starting pod may be paused for 18 s, which two probes with Kubernetes' defaults survive, and faster ones do not.
 
 A control service runs beside the tree, where the daemon pauses nothing. If the control misses a probe, the machine was

@@ -48,7 +48,7 @@ JOB_BYTES: Final = 64 * MIB
 COMERS: Final = 6
 COMER_BYTES: Final = 12 * MIB
 ORIGINALS: Final = ("max 100000", "50000 100000", "200000 50000", "150000 100000", "70000 20000")
-CONFIG: Final = "[hold]\nsettle_s = 0.2\nmax_pause_s = 1.0\nmin_run_s = 1.0\n"
+CONFIG: Final = "[pause]\nsettle_s = 0.2\nmax_pause_s = 1.0\nmin_run_s = 1.0\n"
 WORK: Final = 200_000
 REST_S: Final = 0.1
 SAMPLE_S: Final = 10.0

@@ -9,7 +9,7 @@ import pytest
 from helpers.nodes import S, record
 from helpers.trees import FakeTree, open_descriptors, write_stats
 
-from cgpause.config.settings import Config, HoldConfig, PodClass, PodRule, ReserveConfig
+from cgpause.config.settings import Config, PauseConfig, PodClass, PodRule, ReserveConfig
 from cgpause.core.model import PodKind
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
@@ -249,9 +249,9 @@ def test_a_pod_is_left_alone_for_the_longest_of_its_reasons(fake: FakeTree, tree
     fake.add_pod("web")
     (tracked,) = tree.refresh(0)[0]
     tracked.spare(10 * S)
-    tracked.settle(0, HoldConfig(settle_s=5))
+    tracked.settle(0, PauseConfig(settle_s=5))
     assert (tracked.pod.spared_until_ns, tracked.pod.settled_at_ns) == (10 * S, 10 * S)
-    tracked.settle(9 * S, HoldConfig(settle_s=5))
+    tracked.settle(9 * S, PauseConfig(settle_s=5))
     assert (tracked.pod.spared_until_ns, tracked.pod.settled_at_ns) == (10 * S, 14 * S)
 
 
@@ -264,6 +264,6 @@ def test_a_new_pod_is_spared_for_the_first_part_of_its_settling(
     fake.add_pod("web")
     (tracked,) = tree.refresh(0)[0]
     assert (tracked.pod.changed_at_ns, tracked.pod.settled_at_ns) == (0, 0)  # the pod existed before the daemon
-    tracked.settle(S, HoldConfig(settle_s=settle_s))
+    tracked.settle(S, PauseConfig(settle_s=settle_s))
     assert tracked.pod.spared_until_ns == S + int(spared_s * S)
     assert (tracked.pod.changed_at_ns, tracked.pod.settled_at_ns) == (S, S + int(settle_s * S))

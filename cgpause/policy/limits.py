@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from cgpause.config.settings import HoldConfig, HowPaused
+from cgpause.config.settings import HowPaused, PauseConfig
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import CgroupId, Mechanism, Owner, Pod, PodKind, PodUsage, Result
 
@@ -62,7 +62,9 @@ def paused_by_daemon(pod: Pod) -> bool:
     return pod.paused is not None and pod.paused.owner is _DAEMON
 
 
-def follow(stretches: Stretches, pods: tuple[PodUsage, ...], at_ns: int, hold: HoldConfig) -> dict[CgroupId, Stretch]:
+def follow(
+    stretches: Stretches, pods: tuple[PodUsage, ...], at_ns: int, config: PauseConfig
+) -> dict[CgroupId, Stretch]:
     """Return the stretches after a sample, without pods that vanished, have run for long enough or are `no_program`."""
     followed = {}
     for usage in pods:
@@ -83,9 +85,9 @@ def follow(stretches: Stretches, pods: tuple[PodUsage, ...], at_ns: int, hold: H
                 # After a resume by an operator or for distress the budget counts as spent: the pod runs for min_run_s.
                 start_ns = old.start_ns
                 if not old.resumed_by_policy:
-                    start_ns = min(start_ns, at_ns - _ns(max_pause_s(pod, hold)))
+                    start_ns = min(start_ns, at_ns - _ns(max_pause_s(pod, config)))
                 old = replace(old, start_ns=start_ns, resumed_ns=at_ns)
-            if at_ns - (old.resumed_ns or 0) < _run_ns(old, hold):
+            if at_ns - (old.resumed_ns or 0) < _run_ns(old, config):
                 followed[pod.cgroup] = old
     return followed
 
@@ -119,23 +121,23 @@ def freeze_ns(pod: Pod, how: HowPaused) -> int | None:
     return paused.since_ns + _ns(FREEZE_AFTER_S)
 
 
-def is_spent(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> bool:
+def is_spent(pod: Pod, stretch: Stretch | None, at_ns: int, config: PauseConfig) -> bool:
     """Whether a pod is paused by the daemon and the budget of its stretch is spent."""
-    return paused_by_daemon(pod) and stretch is not None and at_ns >= end_ns(pod, stretch, hold)
+    return paused_by_daemon(pod) and stretch is not None and at_ns >= end_ns(pod, stretch, config)
 
 
-def spent_text(pod: Pod, hold: HoldConfig) -> str:
+def spent_text(pod: Pod, config: PauseConfig) -> str:
     """Return the phrase that a pod was paused for the longest time allowed."""
-    return f"paused for the longest time allowed ({max_pause_s(pod, hold):g} s)"
+    return f"paused for the longest time allowed ({max_pause_s(pod, config):g} s)"
 
 
-def must_run(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> str | None:
+def must_run(pod: Pod, stretch: Stretch | None, at_ns: int, config: PauseConfig) -> str | None:
     """Return the reason why a running pod may not be paused now, or None if it may."""
     if pod.protected is not None:
         return f"protected: {pod.protected}"
     if pod.distress is not None:
         return pod.distress
-    seconds = must_run_s(pod, stretch, at_ns, hold)
+    seconds = must_run_s(pod, stretch, at_ns, config)
     if seconds is None:
         return None
     if pod.no_program:
@@ -145,7 +147,7 @@ def must_run(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) ->
     return f"was paused long enough: runs for {seconds:.1f} s more"
 
 
-def must_run_s(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> float | None:
+def must_run_s(pod: Pod, stretch: Stretch | None, at_ns: int, config: PauseConfig) -> float | None:
     """Return the seconds until a running pod may be paused: infinite if never, None if now.
 
     It is 0 while no program runs in the pod: not now, but perhaps at the next sample.
@@ -156,48 +158,48 @@ def must_run_s(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) 
         return 0.0
     if at_ns < pod.settled_at_ns:
         return (pod.settled_at_ns - at_ns) / NS_PER_S
-    if stretch is not None and stretch.resumed_ns is not None and must_keep_running(pod, stretch, at_ns, hold):
-        return (stretch.resumed_ns + _run_ns(stretch, hold) - at_ns) / NS_PER_S
+    if stretch is not None and stretch.resumed_ns is not None and must_keep_running(pod, stretch, at_ns, config):
+        return (stretch.resumed_ns + _run_ns(stretch, config) - at_ns) / NS_PER_S
     return None
 
 
-def is_only_new(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> bool:
+def is_only_new(pod: Pod, stretch: Stretch | None, at_ns: int, config: PauseConfig) -> bool:
     """Whether a running pod is left alone only because it is new, and its `spared_until_ns` is already over."""
     if pod.protected is not None or pod.distress is not None or pod.no_program or at_ns < pod.spared_until_ns:
         return False
-    return at_ns < pod.settled_at_ns and not must_keep_running(pod, stretch, at_ns, hold)
+    return at_ns < pod.settled_at_ns and not must_keep_running(pod, stretch, at_ns, config)
 
 
-def must_keep_running(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> bool:
+def must_keep_running(pod: Pod, stretch: Stretch | None, at_ns: int, config: PauseConfig) -> bool:
     """Return True if a running pod's pause budget is spent and it may not be paused before its run is over.
 
     For a batch pod this holds only if it runs in its own turn, or was resumed by an operator or for distress.
     """
-    if stretch is None or stretch.resumed_ns is None or at_ns < end_ns(pod, stretch, hold):
+    if stretch is None or stretch.resumed_ns is None or at_ns < end_ns(pod, stretch, config):
         return False
     # If stretches of batch pods began together, all would become unstoppable together: only a pod's own turn counts.
     return pod.kind is not _BATCH or stretch.turn or not stretch.resumed_by_policy
 
 
-def end_ns(pod: Pod, stretch: Stretch, hold: HoldConfig) -> int:
+def end_ns(pod: Pod, stretch: Stretch, config: PauseConfig) -> int:
     """Return the time at which the stretch's budget is spent, in ns."""
-    return stretch.start_ns + _ns(max_pause_s(pod, hold))
+    return stretch.start_ns + _ns(max_pause_s(pod, config))
 
 
-def max_pause_s(pod: Pod, hold: HoldConfig) -> float:
+def max_pause_s(pod: Pod, config: PauseConfig) -> float:
     """Return the budget of a pod's stretch in s; short runs between two pauses count, too."""
     match pod.kind:
         case PodKind.BATCH:
-            return hold.batch_max_pause_s
+            return config.batch_max_pause_s
         case PodKind.STARTING:
-            return min(STARTING_PAUSE_S, hold.batch_max_pause_s)
+            return min(STARTING_PAUSE_S, config.batch_max_pause_s)
         case PodKind.SERVICE:
-            return hold.max_pause_s
+            return config.max_pause_s
 
 
-def _run_ns(stretch: Stretch, hold: HoldConfig) -> int:
+def _run_ns(stretch: Stretch, config: PauseConfig) -> int:
     """Return the running time in ns that ends a stretch; an earlier pause continues it."""
-    return _ns(max(hold.min_run_s, STARTING_RUN_S) if stretch.starting else hold.min_run_s)
+    return _ns(max(config.min_run_s, STARTING_RUN_S) if stretch.starting else config.min_run_s)
 
 
 def _ns(seconds: float) -> int:

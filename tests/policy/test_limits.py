@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from helpers.nodes import START_NS, S, pod, record
 
-from cgpause.config.settings import HoldConfig, HowPaused
+from cgpause.config.settings import HowPaused, PauseConfig
 from cgpause.core.model import Mechanism, Owner, Pod, PodKind, PodUsage, Result
-from cgpause.policy.hold import (
+from cgpause.policy.limits import (
     Stretch,
     end_ns,
     follow,
@@ -25,14 +25,14 @@ from cgpause.policy.hold import (
     spent_text,
 )
 
-HOLD = HoldConfig(max_pause_s=15, min_run_s=12, settle_s=5)
+LIMITS = PauseConfig(max_pause_s=15, min_run_s=12, settle_s=5)
 NOW = START_NS
 CGROUP = pod("a").cgroup
 
 
 def followed(old: Stretch | None, made: Pod) -> Stretch | None:
     """Return a pod's stretch after a sample at NOW."""
-    return follow({} if old is None else {CGROUP: old}, (PodUsage(1, made),), NOW, HOLD).get(CGROUP)
+    return follow({} if old is None else {CGROUP: old}, (PodUsage(1, made),), NOW, LIMITS).get(CGROUP)
 
 
 def resumed_after(ns: int, *, turn: bool = False, starting: bool = False) -> Stretch:
@@ -79,7 +79,7 @@ def test_a_stretch_follows_the_pod(old: Stretch | None, made: Pod, expected: Str
 
 
 def test_a_pod_that_vanished_is_forgotten() -> None:
-    assert follow({CGROUP: Stretch(NOW)}, (), NOW, HOLD) == {}
+    assert follow({CGROUP: Stretch(NOW)}, (), NOW, LIMITS) == {}
 
 
 @pytest.mark.parametrize(("more_ns", "ends"), [(-1, False), (0, True), (1, True)])
@@ -88,9 +88,9 @@ def test_a_pause_ends_after_the_longest_time(kind: PodKind, longest_s: int, more
     paused_ns = longest_s * S + more_ns
     stretch = Stretch(NOW - paused_ns)
     paused = pod("a", paused=record(NOW - paused_ns), kind=kind)
-    assert is_spent(paused, stretch, NOW, HOLD) is ends
-    assert (end_ns(paused, stretch, HOLD) <= NOW) is ends
-    assert spent_text(paused, HOLD) == f"paused for the longest time allowed ({longest_s} s)"
+    assert is_spent(paused, stretch, NOW, LIMITS) is ends
+    assert (end_ns(paused, stretch, LIMITS) <= NOW) is ends
+    assert spent_text(paused, LIMITS) == f"paused for the longest time allowed ({longest_s} s)"
 
 
 @pytest.mark.parametrize(("left_ns", "ends"), [(1, False), (0, True), (-1, True)])
@@ -116,13 +116,13 @@ def test_distress_and_new_protection_end_a_pause() -> None:
 
 @pytest.mark.parametrize(("batch_s", "seconds"), [(17, 17), (19, 18), (600, 18)])
 def test_a_starting_pod_is_paused_for_no_longer_than_batch(batch_s: float, seconds: float) -> None:
-    assert max_pause_s(pod("a", kind=PodKind.STARTING), replace(HOLD, batch_max_pause_s=batch_s)) == seconds
+    assert max_pause_s(pod("a", kind=PodKind.STARTING), replace(LIMITS, batch_max_pause_s=batch_s)) == seconds
 
 
 def test_only_a_pause_by_the_daemon_with_a_stretch_is_ever_spent() -> None:
-    assert not is_spent(pod("a", paused=record(0)), None, NOW, HOLD)
-    assert not is_spent(pod("a"), Stretch(0), NOW, HOLD)
-    assert not is_spent(pod("a", paused=record(0, Owner.MANUAL)), Stretch(0), NOW, HOLD)
+    assert not is_spent(pod("a", paused=record(0)), None, NOW, LIMITS)
+    assert not is_spent(pod("a"), Stretch(0), NOW, LIMITS)
+    assert not is_spent(pod("a", paused=record(0, Owner.MANUAL)), Stretch(0), NOW, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def test_only_a_pause_by_the_daemon_with_a_stretch_is_ever_spent() -> None:
 def test_how_long_a_pod_has_to_run_and_why(
     made: Pod, stretch: Stretch | None, seconds: float | None, said: str | None
 ) -> None:
-    assert must_run_s(made, stretch, NOW, HOLD) == seconds
-    assert must_run(made, stretch, NOW, HOLD) == said
+    assert must_run_s(made, stretch, NOW, LIMITS) == seconds
+    assert must_run(made, stretch, NOW, LIMITS) == said
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_how_long_a_pod_has_to_run_and_why(
     ],
 )
 def test_a_pod_whose_budget_is_spent_runs_in_its_turn(kind: PodKind, stretch: Stretch | None, turn: bool) -> None:
-    assert must_keep_running(pod("a", kind=kind), stretch, NOW, HOLD) is turn
+    assert must_keep_running(pod("a", kind=kind), stretch, NOW, LIMITS) is turn
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_pod_whose_budget_is_spent_runs_in_its_turn(kind: PodKind, stretch: St
 def test_pods_that_are_only_new_may_be_paused_where_nothing_else_helps(
     made: Pod, stretch: Stretch | None, only_new: bool
 ) -> None:
-    assert is_only_new(made, stretch, NOW, HOLD) is only_new
+    assert is_only_new(made, stretch, NOW, LIMITS) is only_new
 
 
 # --- a pod of unknown kind -----------------------------------------------------------------------------------------
@@ -207,13 +207,13 @@ def test_a_stretch_remembers_that_the_kind_was_not_known() -> None:
     ids=["known", "time-to-start", "longer-anyway", "just-less"],
 )
 def test_a_pod_that_could_not_start_gets_time_to(starting: bool, min_run_s: float, run_s: int) -> None:
-    hold = replace(HOLD, min_run_s=min_run_s)
+    limits = replace(LIMITS, min_run_s=min_run_s)
     made = PodUsage(1, pod("a"))
     old = resumed_after(100 * S, starting=starting)
 
-    assert must_run_s(made.pod, old, NOW, hold) == run_s
-    assert follow({CGROUP: old}, (made,), NOW + run_s * S - 1, hold) == {CGROUP: old}
-    assert follow({CGROUP: old}, (made,), NOW + run_s * S, hold) == {}
+    assert must_run_s(made.pod, old, NOW, limits) == run_s
+    assert follow({CGROUP: old}, (made,), NOW + run_s * S - 1, limits) == {CGROUP: old}
+    assert follow({CGROUP: old}, (made,), NOW + run_s * S, limits) == {}
 
 
 THROTTLED = replace(pod("a", paused=record(NOW)), kind=PodKind.BATCH)
