@@ -203,9 +203,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             logfmt.set_up(verbose=False)
             clean_up(given)
         raise
-    code = Supervisor(daemon_command(given), ready_path(given)).run()
-    clean_up(given)
-    return code
+    try:
+        return Supervisor(daemon_command(given), ready_path(given)).run()
+    finally:  # also if it cannot be started: a daemon before it may have left pods paused
+        clean_up(given)
 
 
 if __name__ == "__main__":

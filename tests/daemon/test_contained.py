@@ -17,7 +17,7 @@ import pytest
 from helpers.daemons import HIGH, NO_SACRIFICE, Running
 from helpers.fixtures import Log, Patch
 from helpers.refusals import refusing
-from helpers.trees import FakeTree, records_left, wait_until
+from helpers.trees import FakeTree, pause_pod, records_left, wait_until
 
 from cgpause import contained
 from cgpause.kernel.cgroupfs import Cgroup
@@ -300,6 +300,22 @@ def test_a_configuration_that_is_refused_leaves_nobody_paused(tree: FakeTree, pa
 
     assert Running(tree, 'policy = "nonsense"\n', module="cgpause.contained").process.wait(60) == 2
 
+    assert records_left(tree.root) == []
+
+
+def test_a_daemon_that_cannot_be_started_leaves_no_pod_paused(tree: FakeTree) -> None:
+    pause_pod(tree.root, tree.add_pod("web"))
+    options = ["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)]
+    program = f"""
+from cgpause import contained
+contained.daemon_command = lambda _: ["/nonexistent"]
+contained.main({options!r})
+"""
+
+    ended = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+
+    assert ended.returncode == 1
+    assert "No such file or directory: '/nonexistent'" in ended.stderr
     assert records_left(tree.root) == []
 
 
