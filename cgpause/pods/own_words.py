@@ -53,8 +53,9 @@ class OwnWords:
         """Return the words found since the last call; wait for up to _PATIENCE_S seconds for those requested."""
         if self._new and not self._hangs:
             reading = threading.Thread(target=self._read_all, args=(self._new,), daemon=True)
-            reading.start()
-            reading.join(_PATIENCE_S)
+            with suppress(RuntimeError):  # no thread can be made now
+                reading.start()
+                reading.join(_PATIENCE_S)
             self._hangs = reading.is_alive()
         self._new = []
         return self._found_now()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from helpers.fixtures import Log, Patch
 from helpers.processes import Start, containers, put
+from helpers.refusals import failing
 from helpers.trees import FakeTree, wait_until
 
 from cgpause.config.settings import Config, PodRule, ProtectConfig
@@ -145,6 +146,16 @@ def test_a_command_waits_only_once_for_a_process_that_keeps_its_lock(fake: FakeT
     with lock:
         assert len(tree.refresh(0)[0]) == 3, "it goes on without the words"
         assert len(readings) == 1
+    tree.close()
+
+
+def test_a_command_goes_on_without_words_if_no_thread_can_start(fake: FakeTree, web: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", failing(RuntimeError("can't start new thread")))
+    tree = PodTree(str(fake.root), str(fake.log_dir), Config())
+
+    (tracked,) = tree.refresh(0)[0]
+
+    assert (tracked.word, tracked.pod.protected) == (None, None)
     tree.close()
 
 
