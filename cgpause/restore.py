@@ -203,9 +203,12 @@ def tree_lock(root: str) -> Iterator[bool]:
         try:
             top.lock_for_daemon()
         except DaemonRunningError:
-            is_there = True
             holder = find_daemon(root).pid
-            if holder is None or _cgroup_of(holder) != _cgroup_of(os.getpid()):
+            whose = None if holder is None else _cgroup_of(holder)
+            is_there = whose is not None and whose == _cgroup_of(os.getpid())
+            if whose is None:  # it has ended meanwhile, or /proc does not show it
+                top.lock_for_daemon()
+            elif not is_there:
                 raise
         try:
             yield is_there

@@ -22,6 +22,7 @@ from cgpause.core.errors import DaemonRunningError
 from cgpause.core.model import CpuMax, Owner, PauseRecord
 from cgpause.core.paths import HISTORY_FILE
 from cgpause.kernel.cgroupfs import DAEMON_FILE, Cgroup
+from cgpause.kernel.find_daemon import DaemonState, FoundDaemon
 from cgpause.ledger import high
 from cgpause.ledger.ledger import LOCK_WAIT_S, Resumed, resume
 from cgpause.restore import resume_all
@@ -80,7 +81,7 @@ def test_a_history_that_cannot_be_written_changes_nothing_for_who_restores(tree:
 
 
 @contextlib.contextmanager
-def daemon_at_work(tree: FakeTree) -> Iterator[None]:
+def daemon_at_work(tree: FakeTree) -> Iterator[subprocess.Popen[str]]:
     """Run another process that has the lock of this tree's daemon."""
     (tree.root / DAEMON_FILE).touch()
     code = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(1, flush=True); input()"
@@ -88,8 +89,9 @@ def daemon_at_work(tree: FakeTree) -> Iterator[None]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "1\n"
-        yield
-        process.communicate("\n")
+        yield process
+        if process.poll() is None:
+            process.communicate("\n")
 
 
 def test_daemon_only_leaves_what_another_daemon_at_work_holds(
@@ -121,6 +123,21 @@ def test_daemon_only_resumes_what_the_daemon_of_its_own_unit_holds(tree: FakeTre
 
     assert records_left(tree.root) == []
     assert 'reason="cgpause stops"' in capsys.readouterr().err, "it did not crash"
+
+
+def test_daemon_only_resumes_the_pods_of_a_daemon_that_ends_meanwhile(tree: FakeTree, monkeypatch: Patch) -> None:
+    pause_pod(tree.root, tree.add_pod("web"))
+
+    with daemon_at_work(tree) as daemon:
+
+        def find_after_its_end(_root: str) -> FoundDaemon:
+            daemon.communicate("\n")
+            return FoundDaemon(DaemonState.STOPPED)
+
+        monkeypatch.setattr(restore, "find_daemon", find_after_its_end)
+        assert restore.main(["--cgroup-root", str(tree.root), "--daemon-only"]) == 0
+
+    assert records_left(tree.root) == []
 
 
 def test_no_daemon_begins_to_pause_what_is_being_resumed(tree: FakeTree, monkeypatch: Patch) -> None:
