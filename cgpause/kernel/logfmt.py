@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import re
 import select
 import sys
@@ -79,14 +80,19 @@ class _Handler(logging.StreamHandler[TextIO]):
     def _write(self, record: logging.LogRecord) -> None:
         if self._journal is not None and send(self._journal, record):
             return
-        if self._poll is not None and not self._poll.poll(0):
-            self._lost += 1
+        if self._poll is None:
+            super().emit(record)
             return
-        if self._lost:
+        if self._lost and self._poll.poll(0):
             lost, self._lost = self._lost, 0
             note = f"log lines lost {fields(lines=lost, reason='the reader of the log was too slow')}"
             super().emit(logging.makeLogRecord({"msg": note, "levelno": logging.WARNING, "levelname": "WARNING"}))
-        super().emit(record)
+        data = f"{self.format(record)}\n".encode(self.stream.encoding, "backslashreplace")
+        for start in range(0, len(data), select.PIPE_BUF):  # a pipe that poll(2) reports takes so much at once
+            if not self._poll.poll(0):
+                self._lost += 1
+                return
+            os.write(self.stream.fileno(), data[start : start + select.PIPE_BUF])
 
 
 def send(to: journal.Journal, record: logging.LogRecord) -> bool:

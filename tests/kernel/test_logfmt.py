@@ -147,3 +147,18 @@ def test_a_reader_that_does_not_read_costs_lines_but_never_time() -> None:
     assert lines[-2].startswith("warning: log lines lost lines=")
     lost = int(lines[-2].partition("lines=")[2].split()[0])
     assert lost + len(lines) - 2 == 5000
+
+
+def test_not_even_a_record_larger_than_the_pipe_waits_for_a_reader() -> None:
+    program = (
+        "import logging; from cgpause.kernel.logfmt import set_up; set_up(verbose=False)\n"
+        "logging.warning('a')\nlogging.warning('b' * 1_000_000)\n"
+    )
+    unread, stderr = os.pipe()
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+
+    subprocess.run([sys.executable, "-c", program], stderr=stderr, env=env, timeout=60, check=True)
+
+    assert os.read(unread, 1 << 20).startswith(b"warning: a\nwarning: bbb")
+    os.close(unread)
+    os.close(stderr)
