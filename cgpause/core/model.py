@@ -154,7 +154,7 @@ class Pod:
     namespace: str | None
     name: str | None
     memory_max_bytes: int | None
-    """The pod's limit, or the sum of its containers' limits if only the pod itself has none; None without a limit."""
+    """The pod's limit, or the sum of its present containers' limits if that is less; None without a limit."""
     protected: str | None
     """Why the pod is protected (a rule, or an error of its cgroup), or None."""
     changed_at_ns: int = 0
@@ -214,7 +214,7 @@ class Headroom:
 
     @property
     def available_bytes(self) -> int:
-        """Memory that pods can still take before an OOM kill: the smaller value of node and kubepods."""
+        """Memory that pods can still take before an OOM kill, of node or kubepods; negative beyond their limit."""
         node, limit = self.node_available_bytes, self.kubepods_max_bytes
         left = node if limit is None else limit - self.kubepods_used_bytes
         return left if left < node else node  # noqa: FURB136 - asked often in a decision, and min() is dearer

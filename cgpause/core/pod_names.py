@@ -15,8 +15,6 @@ _POD_DIR = re.compile(r"(?P<namespace>[a-z0-9-]+)_(?P<pod>[a-z0-9.-]+)_(?P<uid>[
 _CONTAINER_LOG = re.compile(
     r"(?P<pod>[a-z0-9.-]+)_(?P<namespace>[a-z0-9-]+)_(?P<container>[a-z0-9-]+)-(?P<id>[0-9a-f]{64})\.log"
 )
-
-
 # Suffixes of pods' names in Kubernetes: five characters of its alphabet without vowels (utilrand.String), before it a
 # ReplicaSet's hash in the same alphabet or a Job's index or time; a StatefulSet's ordinal stands alone.
 _RANDOM = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5}$")
