@@ -105,10 +105,11 @@ def text(high_bytes: int | None) -> str:
 
 
 def set_high(cgroup: Cgroup, level_bytes: int, since_ns: int, *, known: HighRecord | None = None) -> HighRecord | None:
-    """Write `level_bytes` to memory.high and return the record; None if the original is at least as tight.
+    """Write `level_bytes` to memory.high and return the record.
 
-    A value that cgpause did not write becomes the original. `known` is the record as the caller wrote it; it is used if
-    the record on the cgroup is damaged or missing.
+    If the original is at least as tight, restore it instead, remove the record and return None. A value that cgpause
+    did not write becomes the original. `known` is the record as the caller wrote it; it is used if the record on the
+    cgroup is damaged or missing.
 
     Raises:
         RestoreError: the value could not be set, and the undo of the write failed too.

@@ -147,8 +147,9 @@ def take_over(
 ) -> PauseRecord | None:
     """Give the daemon's pause to `request.owner` without a resume; return the new record, None without such a pause.
 
-    The start of the pause stays, and so does its mechanism unless `mechanism` names another. The values of the pause
-    are written only if they are not in force: their writer died, or another program has written since.
+    The start of the pause stays, and so does its mechanism unless `mechanism` names another; those of `request` do not
+    count. The values of the pause are written only if they are not in force: their writer died, or another program has
+    written since.
 
     Raises:
         PausedOtherwiseError: the pod is frozen, and a throttle was requested; nothing was changed.
@@ -241,7 +242,8 @@ def reassert(cgroup: Cgroup, throttle: CpuMax) -> PauseRecord | None:
     """Write the throttle again after a foreign write to cpu.max; return the new record, None without such a write.
 
     A pod that is also frozen stays frozen. If the foreign value is the original, systemd has applied its unit again:
-    that is no wish to resume. Any other value is a resize, and becomes the original (docs/comparison.md).
+    that is no wish to resume. Any other value is a resize, and becomes the original (docs/comparison.md). If the
+    throttle cannot be written (CgpauseError), the record still undoes every write.
     """
     with cgroup.locked(wait_s=LOOP_LOCK_WAIT_S):
         existing = read_record(cgroup)
