@@ -64,6 +64,7 @@ class Supervisor:
         """Start the daemon.
 
         The watchdog aborts it after `watchdog_s` seconds without a message, and kills it `abort_s` seconds later. The
+        first message may take START_S, and the daemon's end STOP_S after a stop signal, with or without messages. The
         file `ready_path` exists from the daemon's first message to its end.
         """
         self._ready_path = ready_path

@@ -190,7 +190,7 @@ def log_outcomes(outcomes: list[Restored]) -> int:
 
 @contextmanager
 def tree_lock(root: str) -> Iterator[bool]:
-    """Lock the tree against other daemons while the context is open, and yield False.
+    """Lock the tree against other daemons while the context is open, if it can be locked, and yield False.
 
     If a daemon in the caller's own cgroup (unit or container) has the lock, yield True and do not lock: that daemon
     hangs, or is about to be stopped.
