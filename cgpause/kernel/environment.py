@@ -30,8 +30,6 @@ _MOST_CONTAINERS = 64
 """Most containers of one reading; the next one goes on with the rest."""
 _MOST_PROCESSES = 64
 """Most processes of a container among which the first one is searched: those with the lowest ids."""
-
-
 _UNNAMED_NS = 10 * NS_PER_S
 """A process older than this with a name of `UNNAMED` is a program, and no runtime."""
 

@@ -158,7 +158,7 @@ class Watch:
             self._inotify = None
 
     def add_tier(self, cgroup: Cgroup) -> bool:
-        """Watch a directory for new and removed cgroups; return True if it had no watch before."""
+        """Watch a directory for new and removed cgroups; return True if this makes a watch."""
         descriptor = self._add(cgroup, _TREE)
         if descriptor is None or descriptor in self._tiers:
             return False

@@ -16,6 +16,7 @@ class Notifier:
     """Sender to $NOTIFY_SOCKET; without that variable it does nothing."""
 
     def __init__(self) -> None:
+        """Take the variable out of the environment, so that no child process sends in the daemon's name."""
         self._address = os.environ.pop("NOTIFY_SOCKET", "")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) if self._address else None
         self._status = ""

@@ -83,11 +83,11 @@ class Processes:
     def look(
         self, pod: Cgroup, below: Iterable[str], since_ns: int, *, at_ns: int, frozen_ns: int | None = None
     ) -> ResumeReason | None:
-        """Return the reason to resume the pod, or None.
+        """Read the pod's processes; return the reason to resume the pod, or None.
 
-        `below` is the result of `descendants`, `since_ns` the start of the pause, and `frozen_ns` a time at which all
-        its processes were frozen. A pending signal counts once: if a process runs and leaves it pending, it has blocked
-        the signal.
+        A reason that the pod may have faked counts as believed, so the caller has to act on it. `below` is the result
+        of `descendants`, `since_ns` the start of the pause, and `frozen_ns` a time at which all its processes were
+        frozen. A pending signal counts once: if a process runs and leaves it pending, it has blocked the signal.
         """
         pids: list[int] = []
         for name in below:
