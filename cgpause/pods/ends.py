@@ -15,7 +15,7 @@ class Ends:
     """The ends of one pod's containers so far, and the peaks that they left."""
 
     pending: Ended | None = None
-    """The `Ended` to report once the pod is gone; None if no end of a container gave one."""
+    """The end to report once the pod is gone; None if no ended container has told of the pod's peak."""
     _ooms: tuple[int, int] = (0, 0)
     """`oom_kill` and `oom` in memory.events when a container last ended."""
     _peak_bytes: int = 0
@@ -43,7 +43,8 @@ class Ends:
         """Take in that a container has ended. If it was killed for lack of memory on the node, return that end at once.
 
         Otherwise the pod's peak waits in `pending` until the pod is gone: its other containers may need more.
-        `used_bytes` is the use in the last sample, if the page cache in it is known.
+        `used_bytes` is the use without page cache in the last sample; None if it is unknown. A pod that cannot be read
+        or has no name gives no end.
         """
         try:
             killed = self.count_kills(pod) > 0  # without a name too: a later end must not count as this kill

@@ -34,7 +34,8 @@ class Follower:
     def refresh(self, at_ns: int, *, tight: bool) -> tuple[list[TrackedPod], list[Pod]]:
         """Refresh the tree once; return the pods that appeared, now watched, and the pods that are gone.
 
-        `tight` is whether memory is tight: then limits, names and marks must be at most a minute old.
+        Both are empty if the tree cannot be read, which is logged. `tight` is whether memory is tight: then limits,
+        names and marks must be at most a minute old.
         """
         try:
             appeared, gone = self._tree.refresh(at_ns, facts=self.times.facts_due(at_ns))

@@ -86,7 +86,7 @@ class KubeletThresholds:
     def follow(self, at_ns: int, *, tight: bool) -> bool:
         """If a look is due, have the thresholds read again; return whether they have changed. An error is logged only.
 
-        `tight` is whether memory is tight. kubeadm writes the file after the node has booted.
+        `tight` is whether memory is tight. It waits for half a second at most (`BackgroundReader`).
         """
         if at_ns < self._at_ns + (_LOOK_NS if tight else CALM_REFRESH_NS):
             return False

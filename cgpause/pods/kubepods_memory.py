@@ -19,7 +19,7 @@ class KubepodsMemory:
 
     def __init__(self) -> None:
         self.current_bytes: int | None = None
-        """`memory.current` when last read, with page cache; None while there is no kubepods."""
+        """`memory.current` in the last `read`, with page cache; None without kubepods or after an error."""
         self.limit_kills = 0
         """Kills at the limit since the first call of `count_limit_kills`."""
         self._id: CgroupId | None = None

@@ -25,7 +25,7 @@ def read_names(log_dir: str) -> Names:
 
 
 def names_thread(log_dir: str) -> BackgroundReader[Names]:
-    """Return the names in `log_dir`, read in a thread."""
+    """Return a reader of the names in `log_dir`; each call of it reads them in a thread."""
     return BackgroundReader(lambda: read_names(log_dir), Names({}, {}), what="names of pods", where=log_dir)
 
 

@@ -109,8 +109,9 @@ class Sampler:
     def sample(
         self, at_ns: int, *, late_ns: int = 0, cost_ns: int = 0, moving: Iterable[PodUsage] | None = None
     ) -> Sample:
-        """Read the memory of node, kubepods and pods for one decision; a pod that vanishes meanwhile is left out.
+        """Read the memory of node, kubepods and pods for one decision.
 
+        A pod that cannot be read is left out; but if it is paused, it is in the sample with 0 bytes and its distress.
         `moving` are the pods with changing use. Only these are read if their growth explains that of kubepods; the rest
         keeps its last values, for at most a second. Without `moving` all pods are read.
 

@@ -220,12 +220,9 @@ class TrackedPod:
         """Return True if memory.stat has to be read: after 10 or 60 s, after a change of the use, or without a sample.
 
         A change is 1/64 of the use in the last sample, but of a large pod _LARGE_CHANGE_BYTES or 1/1024: else its page
-        cache would count as growth until the next reading, and then as a drop. It is any change at all if more than 1/8
-        of the use can be reclaimed.
-
-        The kernel sums memory.stat up over all CPUs and prints sixty lines, which costs ten times as much as
-        memory.current, and most pods of a node are idle. Page cache can turn into anonymous memory while memory.current
-        stays about the same (a pod at its own limit). So the use of a pod with much page cache must not change at all.
+        cache would count as growth until the next reading, and then as a drop. Any change counts if more than 1/8 of
+        the use can be reclaimed: page cache can turn into anonymous memory while memory.current stays about the same (a
+        pod at its own limit). A reading costs ten times as much as one of memory.current: sixty sums over all CPUs.
         """
         usage = self.usage
         if at_ns >= self.stat_at_ns or usage is None:

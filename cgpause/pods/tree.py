@@ -163,7 +163,7 @@ class PodTree:
         return next((tracked for tracked in self.pods.values() if tracked.holds_us), None)
 
     def update_facts(self, tracked: TrackedPod, at_ns: int) -> None:
-        """Read the facts that seldom change: name, memory.max, marks, rules. Protect a pod that cannot be read."""
+        """Read name, limits and marks, which seldom change, apply the rules, and protect a pod that cannot be read."""
         if at_ns >= tracked.failure_until_ns:
             tracked.failure = None
         pod, cgroup = tracked.pod, tracked.cgroup
