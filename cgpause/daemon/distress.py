@@ -137,12 +137,12 @@ class Distress:
         seen, signs = tracked.seen_since(since_ns), tracked.signs
         if signs.given_class is PodClass.BATCH:  # connections to others on the host's network would end its pauses
             return False
-        if signs.listens or at_ns < seen.look_at_ns or at_ns - max(signs.started_ns, signs.seen_ns) > _SLOW_START_NS:
+        if signs.listens or at_ns < seen.refused_at_ns or at_ns - max(signs.started_ns, signs.seen_ns) > _SLOW_START_NS:
             return False
         if not signs.started_ns:
             if self._tree.classifier.kinds.is_batch(tracked.pod.workload):
                 return False
-            seen.look_at_ns = at_ns + _REFUSED_NS
+            seen.refused_at_ns = at_ns + _REFUSED_NS
         refused = refused_connections(tracked.cgroup)
         before, seen.refused = seen.refused, refused
         return None not in (before, refused) and refused != before

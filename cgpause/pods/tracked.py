@@ -48,7 +48,7 @@ class SeenInPause:
     """Names of the pod's containers at the last scan without inotify."""
     refused: int | None = None
     """Number of refused connections when last read."""
-    look_at_ns: int = 0
+    refused_at_ns: int = 0
     """Earliest time to read `refused` again."""
     frozen_ns: int | None = None
     """A time at which all processes were frozen."""
