@@ -102,7 +102,7 @@ class Supervisor:
         """
         patience = True
         """Whether a message from the daemon still extends its deadline."""
-        last = False
+        aborted = False
         while self._child.poll() is None:
             asked, self._asked = self._asked, []
             for number in asked:
@@ -112,11 +112,11 @@ class Supervisor:
                     self._deadline = time.monotonic() + STOP_S
             left_s = self._deadline - time.monotonic()
             if left_s <= 0:
-                final = signal.SIGKILL if last else signal.SIGABRT
+                final = signal.SIGKILL if aborted else signal.SIGABRT
                 log.error("the daemon hangs %s", fields(pid=self._child.pid, signal=final.name))
                 self._child.send_signal(final)
                 self._deadline = time.monotonic() + self._abort_s
-                patience, last = False, True
+                patience, aborted = False, True
                 continue
             ready, _, _ = select.select([self._socket.fileno(), self._signals], [], [], left_s)
             if self._signals in ready:

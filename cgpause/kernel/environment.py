@@ -97,8 +97,8 @@ def _first_environ(pod: Cgroup, name: str) -> bytes:
     started = [(read_started_ns(pid), pid) for pid in pids]
     started_ns, pid = min([one for one in started if one[0]], default=(0, pids[0]))  # 0: it has ended
     try:
-        name = _read(pid, "comm", 64).decode(errors="replace").strip()
-        if RUNTIME.match(name) or (UNNAMED.match(name) and now_ns() - started_ns < _UNNAMED_NS):
+        comm = _read(pid, "comm", 64).decode(errors="replace").strip()
+        if RUNTIME.match(comm) or (UNNAMED.match(comm) and now_ns() - started_ns < _UNNAMED_NS):
             return b""
         return _read(pid, "environ", _MOST_BYTES)
     except PermissionError:
