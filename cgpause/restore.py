@@ -42,7 +42,7 @@ from cgpause.kernel.logfmt import fields
 from cgpause.kernel.systemd import original_from_systemd
 from cgpause.ledger import high
 from cgpause.ledger.ledger import Resumed, read_record, resume
-from cgpause.pods.discover import kubepods_roots, paused_cgroups
+from cgpause.pods.discover import OnError, kubepods_roots, paused_cgroups
 from cgpause.pods.names import read_names
 from cgpause.telemetry.events import Event, Named, resumed_event
 from cgpause.telemetry.recorder import HistoryWriter, keeps_history, tell
@@ -90,8 +90,12 @@ def resume_all(root: str, *, owner: Owner | None = None) -> list[Restored]:
         except PausedOtherwiseError:
             return None  # an operator has taken the pause over meanwhile, or moved its end
 
+    def report(path: str, error: CgpauseError) -> None:
+        if path not in {known.path for known in outcomes}:
+            outcomes.append(Restored(path, None, error))
+
     # A locked pod or a damaged record takes seconds, and systemd allows 30 s in all: resume all other pods first.
-    for _, cgroup in paused_cgroups(root, lambda path, error: outcomes.append(Restored(path, None, error))):
+    for _, cgroup in paused_cgroups(root, report):
         outcome = _outcome(cgroup.id.path, partial(undo, cgroup, patiently=False))
         if outcome is not None and outcome.error is not None:
             hard.append(outcome.path)
@@ -99,7 +103,8 @@ def resume_all(root: str, *, owner: Owner | None = None) -> list[Restored]:
             outcomes.append(outcome)
     if owner is not Owner.MANUAL:
         # memory.high comes after the pods: meanwhile it keeps the resumed pods from filling the node at once.
-        outcomes += filter(None, (_outcome(top.id.path, partial(high.release, top)) for top in braked_roots(root)))
+        braked = braked_roots(root, report)
+        outcomes += list(filter(None, (_outcome(top.id.path, partial(high.release, top)) for top in braked)))
     deadline = time.monotonic() + _PATIENCE_S
 
     def undo_again(path: str) -> Resumed | None:
@@ -122,16 +127,19 @@ def _outcome(path: str, undo: Callable[[], Resumed | high.Released | None]) -> R
     return None if undone is None else Restored(path, undone, None)
 
 
-def braked_roots(root: str) -> Iterator[Cgroup]:
+def braked_roots(root: str, on_error: OnError = lambda *_: None) -> Iterator[Cgroup]:
     """Iterate over the open kubepods roots with a memory.high record; each is closed before the next step.
 
-    A root with unreadable xattrs is included.
+    A root with unreadable xattrs is included. `on_error` is called for each cgroup that cannot be opened or listed.
     """
-    for path, _ in kubepods_roots(root):
+    for path, _ in kubepods_roots(root, on_error):
         try:
             kubepods = Cgroup(root, path)
-        except CgpauseError:
-            continue  # gone, or reported by `paused_cgroups`, as are roots that cannot be listed
+        except CgroupGoneError:
+            continue
+        except CgpauseError as e:
+            on_error(path, e)
+            continue
         with kubepods:
             try:
                 braked = kubepods.get_xattr(high.XATTR) is not None

@@ -26,7 +26,7 @@ from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
 from cgpause.ledger.ledger import Resumed
 from cgpause.ledger.plan import PauseRequest
-from cgpause.pods.discover import list_pods, paused_cgroups
+from cgpause.pods.discover import OnError, list_pods, paused_cgroups
 from cgpause.restore import Restored, braked_roots, resume_all
 
 
@@ -283,12 +283,38 @@ def test_a_kubepods_that_cannot_be_asked_is_released_loudly(tree: FakeTree, monk
     assert (outcome.path, outcome.resumed, outcome.error) == (tree.kubepods.name, None, error)
 
 
+@pytest.mark.parametrize("driver", ["kubepods.slice", "kubelet.slice/kubelet-kubepods.slice"])
+def test_a_kubepods_that_cannot_be_opened_any_more_is_reported(driver: str, tree: FakeTree, monkeypatch: Patch) -> None:
+    """The node may have no file left at that moment (ENFILE)."""
+    kubepods = tree.root / driver
+    if not kubepods.exists():
+        kubepods.parent.mkdir()
+        tree.kubepods.rename(kubepods)
+    brake(kubepods)
+    top = tree.root / driver.partition("/")[0]
+    error = KernelReadError(str(top), OSError(errno.ENFILE, ""))
+
+    def then_refuse(root: str, on_error: OnError) -> Iterator[object]:
+        yield from paused_cgroups(root, on_error)
+        monkeypatch.setattr(Cgroup, "__init__", refusing_at(top, error, "__init__"))
+
+    monkeypatch.setattr(restore, "paused_cgroups", then_refuse)
+    assert resume_all(str(tree.root)) == [Restored(top.name, None, error)]
+    assert high_state(kubepods) == (str(1 << 30), True)
+
+
+def test_a_kubepods_that_cannot_be_listed_is_one_failure(tree: FakeTree, monkeypatch: Patch) -> None:
+    error = KernelReadError(str(tree.kubepods), OSError(errno.EIO, ""))
+    monkeypatch.setattr(Cgroup, "__init__", refusing_at(tree.kubepods, error, "__init__"))
+    assert resume_all(str(tree.root)) == [Restored(tree.kubepods.name, None, error)]
+
+
 def test_a_pod_that_cannot_be_opened_when_its_turn_comes_again_is_one(tree: FakeTree, monkeypatch: Patch) -> None:
     pod = pause_pod(tree.root, tree.add_pod("web"))
     damage(pod)
     error = KernelReadError(str(pod), OSError(errno.EIO, ""))
 
-    def released(_: str) -> Iterator[Cgroup]:
+    def released(*_: object) -> Iterator[Cgroup]:
         monkeypatch.setattr(Cgroup, "__init__", refusing_at(pod, error, "__init__"))
         return iter(())
 
