@@ -38,12 +38,12 @@ class Sampler:
     def __init__(self, tree: PodTree, kubelet_config: str | None = None) -> None:
         try:
             self._meminfo_fd = os.open("/proc/meminfo", os.O_RDONLY | os.O_CLOEXEC)
+            # A CPU whose only tasks wait for a disk is idle too. /proc/uptime leaves that time out (proc_uptime(5)).
+            # /proc/stat is slow, because the kernel walks over all interrupts to fill it.
+            self._idle = CpuTime("/proc/uptime", 1, 1.0, _IDLE_NS)
+            self._waiting = CpuTime("/proc/stat", 5, 1 / os.sysconf("SC_CLK_TCK"), _WAITING_NS)
         except OSError as e:
-            raise HostError(f"cannot read /proc/meminfo: {e.strerror}; is /proc mounted here?") from e
-        # A CPU whose only tasks wait for a disk is idle too. /proc/uptime leaves that time out (proc_uptime(5)), and
-        # /proc/stat is slow, because the kernel walks over all interrupts to fill it.
-        self._idle = CpuTime("/proc/uptime", 1, 1.0, _IDLE_NS)
-        self._waiting = CpuTime("/proc/stat", 5, 1 / os.sysconf("SC_CLK_TCK"), _WAITING_NS)
+            raise HostError(f"cannot read {e.filename}: {e.strerror}; is /proc mounted here?") from e
         self._tree = tree
         self._cpus = 1
         """CPUs that are online. Read with all pods only, because libc opens a file of /sys for it."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +15,7 @@ from helpers.fixtures import Log, Patch
 from helpers.nodes import MIB, S, record
 from helpers.trees import FakeTree, open_descriptors
 
-from cgpause.core.errors import CgpauseError, MalformedError
+from cgpause.core.errors import CgpauseError, HostError, MalformedError
 from cgpause.core.model import PodUsage
 from cgpause.core.parse import MemInfo
 from cgpause.pods import sampler as sampler_module
@@ -37,6 +39,20 @@ def fake(tmp_path: Path) -> FakeTree:
 def sampler(tree: PodTree) -> Iterator[Sampler]:
     with Sampler(tree) as made:
         yield made
+
+
+@pytest.mark.parametrize("path", ["/proc/meminfo", "/proc/uptime", "/proc/stat"])
+def test_a_host_without_one_of_its_files_is_refused_by_name(path: str, tree: PodTree, monkeypatch: Patch) -> None:
+    real = os.open
+
+    def refuse(name: str, flags: int) -> int:
+        if name == path:
+            raise PermissionError(errno.EACCES, "Permission denied", name)
+        return real(name, flags)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(HostError, match=f"^cannot read {path}: Permission denied; is /proc mounted here\\?$"):
+        Sampler(tree)
 
 
 def test_headroom_says_below_what_kubelet_evicts(fake: FakeTree, tree: PodTree) -> None:
