@@ -84,7 +84,7 @@ def split_options(argv: Sequence[str]) -> tuple[list[str], list[str]]:
         name, has_value, value = word.partition("=")
         if word in _SWITCHES or (name in _WITH_VALUE and has_value and value):
             kept.append(word)
-        elif word in _WITH_VALUE and words and words[0] and not words[0].startswith("--"):
+        elif word in _WITH_VALUE and words and words[0] and words[0][0] != "-":
             kept += [word, words.pop(0)]
         else:
             mistakes.append(word)

@@ -175,7 +175,15 @@ def test_a_dry_run_is_refused_where_it_would_not_be_one(tree: FakeTree, capsys: 
 
 @pytest.mark.parametrize(
     "mistake",
-    [["--confg", "/x"], ["--state-dir", ""], ["--state-dir="], ["word"], ["--version"], ["--log-dir"]],
+    [
+        ["--confg", "/x"],
+        ["--state-dir", ""],
+        ["--state-dir="],
+        ["word"],
+        ["--version"],
+        ["--log-dir"],
+        ["--config", "-x"],
+    ],
     ids=str,
 )
 def test_a_mistake_in_the_units_options_leaves_no_pod_paused(
