@@ -99,24 +99,25 @@ def pauses(events: Iterable[Event]) -> list[PastPause]:
 
 def _add(pause: PastPause, event: Event) -> PastPause:
     """Return the pause completed with the facts of one event."""
+    is_start = event.what == EventKind.PAUSED
     pause = replace(
         pause,
         seen=max(pause.seen, event.at),
-        mechanism=event.mechanism or pause.mechanism,
+        mechanism=(pause.mechanism or event.mechanism) if is_start else (event.mechanism or pause.mechanism),
         owner=pause.owner or event.owner,
         reason=pause.reason or event.pause_reason,
     )
-    if event.what == EventKind.PAUSED:
+    if is_start:
         return replace(
             pause,
             start=event.at,
-            reason=event.reason,
+            # An operator may have taken it over by an event that was written first.
+            reason=event.reason if pause.owner == event.owner else _joined(event.reason, pause.reason),
             cpu_max=event.cpu_max_from,
             memory_current_bytes=event.memory_current_bytes,
         )
     if event.what == EventKind.TAKEN_OVER:
-        reason = "; then ".join(filter(None, (pause.reason, event.reason)))
-        pause = replace(pause, owner=event.owner, reason=reason)
+        pause = replace(pause, owner=event.owner, reason=_joined(pause.reason, event.reason))
     if pause.start is None and event.paused_s is not None:
         pause = replace(pause, start=event.at - event.paused_s)
     if event.what not in _ENDS or pause.state is PauseState.ENDED:
@@ -130,6 +131,11 @@ def _add(pause: PastPause, event: Event) -> PastPause:
         end_reason=event.reason,
         cpu_max=(pause.cpu_max if event.foreign else event.cpu_max_to) or pause.cpu_max,
     )
+
+
+def _joined(first: str | None, then: str | None) -> str:
+    """Return both reasons as text, or `first` alone if it has the other already."""
+    return first if first and (then is None or first.endswith(then)) else "; then ".join(filter(None, (first, then)))
 
 
 def with_active(found: Iterable[PastPause], active: AbstractSet[PauseKey], now_ns: int) -> list[PastPause]:
