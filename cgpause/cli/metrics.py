@@ -26,7 +26,7 @@ def show(path: str | None, *, listen: str | None, once: bool) -> None:
     where = parse_listen(DEFAULT_LISTEN if listen is None else listen)
     source = Source(path)
     if once:
-        sys.stdout.write(source.text().decode())
+        sys.stdout.write(source.text().decode(errors="backslashreplace"))
         return
     logfmt.set_up(verbose=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)

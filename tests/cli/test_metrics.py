@@ -1,12 +1,17 @@
-"""The address in `cgpause metrics --listen`."""
+"""The address in `cgpause metrics --listen`, and `--once`."""
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from cgpause.cli.metrics import parse_listen
+import pytest
+from helpers.fixtures import Capture
+
+from cgpause.cli.metrics import parse_listen, show
+from cgpause.core.clock import now_ns
 from cgpause.core.errors import UsageError
 from cgpause.telemetry.exporter import Listen
+from cgpause.telemetry.published import Stamp, encode
 
 
 @pytest.mark.parametrize(
@@ -34,3 +39,12 @@ def test_what_is_no_address_is_refused_with_what_is_allowed(text: str) -> None:
         parse_listen(text)
 
     assert "\n" not in str(refused.value)
+
+
+def test_a_published_file_that_is_not_utf8_is_printed_all_the_same(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "metrics.prom"
+    path.write_bytes(encode(Stamp(now_ns(), 1.0, 5.0), {}) + b"# \xff\n")
+
+    show(str(path), listen=None, once=True)
+
+    assert capsys.readouterr().out.endswith("cgpause_snapshot_timestamp_seconds 1.0\n# \\xff\n")
