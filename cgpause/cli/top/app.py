@@ -130,8 +130,8 @@ class _Live:
 
     def _wait(self, poll: select.poll) -> list[int]:
         timeout_s = min(max(self.due_s - time.monotonic(), 0.0), _LONGEST_WAIT_S)
-        if self.decoder.pending:
-            timeout_s = min(timeout_s, LONE_ESC_S)
+        if self.decoder.pending:  # also if a refresh is due: it must not cut a key in two
+            timeout_s = LONE_ESC_S
         return [fd for fd, _ in poll.poll(int(timeout_s * 1000) + 1)]
 
     def _keys(self, fd_in: int, ready: list[int]) -> list[str] | None:

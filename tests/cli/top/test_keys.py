@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.cli.top.keys import KeyDecoder
+from cgpause.cli.top import app
+from cgpause.cli.top.keys import LONE_ESC_S, KeyDecoder
 
 SEQUENCES = [
     pytest.param(b"\x1b[A", ["up"], id="xterm-up"),
@@ -77,3 +82,16 @@ def test_whatever_comes_is_decoded_to_the_last_byte(pieces: list[bytes]) -> None
 
     assert not decoder.pending
     assert decoder.feed(b"\x1b[A") == ["up"]
+
+
+def test_a_refresh_that_is_due_does_not_cut_a_sequence_in_two() -> None:
+    decoder, poll = KeyDecoder(), Mock()
+    poll.poll.return_value = []
+    live: Any = SimpleNamespace(decoder=decoder, due_s=0.0)
+
+    assert decoder.feed(b"\x1b") == []
+    assert app._Live._wait(live, poll) == []
+
+    [[timeout_ms]] = [call.args for call in poll.poll.mock_calls]
+    assert timeout_ms > LONE_ESC_S * 1000
+    assert decoder.feed(b"[B") == ["down"]
