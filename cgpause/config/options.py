@@ -157,6 +157,7 @@ class _Reader:
 
     def __init__(self, root: type) -> None:
         self.root = root
+        self.places = tuple(all_entries(root))
         self.mistakes: list[ConfigProblem] = []
 
     def section(self, kind: Type, base: object, table: Mapping[str, object], path: Path) -> Any:  # noqa: ANN401 - a dataclass of `kind`, or _BAD
@@ -228,7 +229,7 @@ class _Reader:
         here = tuple(part for part in path if isinstance(part, str))
         homes = [
             header(p[:-1], self.root)
-            for p, entry in all_entries(self.root)
+            for p, entry in self.places
             if p[-1] == key and p[:-1] != here and (entry.section is not None) == is_section
         ]
         if homes:
