@@ -94,7 +94,7 @@ class Distress:
     def scan(self, at_ns: int, *, unwatched: bool) -> None:
         """Check the paused pods, once a second, for distress that no event reports; without inotify, for all distress.
 
-        Also read damaged records again once their retry is due; without inotify, all records.
+        Also read damaged records again once their retry is due; without inotify, all records, and answer drifts.
         """
         if at_ns < self._scan_at_ns:
             return
@@ -133,7 +133,7 @@ class Distress:
                 self.check_oom(tracked, at_ns)
 
     def _is_refusing(self, tracked: TrackedPod, since_ns: int, at_ns: int) -> bool:
-        """Return True if connections to a paused pod that started lately were refused: it may become a service."""
+        """Whether a paused pod that started lately refused connections since the last call: it may become a service."""
         seen, signs = tracked.seen_since(since_ns), tracked.signs
         if signs.given_class is PodClass.BATCH:  # connections to others on the host's network would end its pauses
             return False

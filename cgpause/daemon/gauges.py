@@ -29,7 +29,7 @@ from cgpause.telemetry.metrics import Figure, Values
 def gather(intake: Intake, sampler: Sampler, started_at: float, at_ns: int) -> Values:
     """Return all figures as they are now, under the names of `metrics.FAMILIES`; never wait for a disk.
 
-    `started_at` is the start of the daemon in Unix seconds.
+    It adds the paused time until `at_ns` to the counters. `started_at` is the start of the daemon in Unix seconds.
     """
     tree, psi, brake, counts = intake.tree, intake.psi, intake.brake, intake.actuator.counts
     counts.count_paused((tracked.pod for tracked in tree.pods.values()), at_ns)

@@ -187,7 +187,7 @@ class Daemon:
         self._notifier.send("READY=1")
 
     def _resume_all(self, reason: str, result: Result, *, wait_s: float = ledger.LOOP_LOCK_WAIT_S) -> int:
-        """Undo all pauses of the daemon and expired ones, and restore memory.high; return how many steps failed."""
+        """End the daemon's pauses and expired ones, and restore memory.high; return how many were not restored."""
         left = 0
         for tracked in list(self._tree.pods.values()):
             pod = tracked.pod

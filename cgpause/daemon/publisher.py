@@ -46,7 +46,7 @@ class Publisher:
         )
 
     def configure(self, config: MetricsConfig) -> None:
-        """Start, stop or change publishing as the configuration asks."""
+        """Start or stop publishing as the configuration asks; if it goes on, the next tick publishes."""
         on = config.publish and bool(self._path)
         if on and self._thread is None:
             try:
