@@ -38,7 +38,7 @@ def _parse(base: T, text: str, source: str) -> T:
 
 
 def load_config(path: str, *, must_exist: bool) -> Config:
-    """Return the configuration in a file; a missing file means the defaults, unless it `must_exist`."""
+    """Return the configuration in a file as `parse_config`; a missing one means the defaults unless it `must_exist`."""
     return load_options(Config(), path, must_exist=must_exist)
 
 

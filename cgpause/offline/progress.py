@@ -22,7 +22,7 @@ from rich.text import Text
 
 @contextmanager
 def bar(name: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar until the block ends; yield the function that adds finished items."""
+    """Show a bar until the block ends, and let SIGTERM raise KeyboardInterrupt; yield the function that adds items."""
     if not sys.stderr.isatty():
         yield lambda _count: None
         return

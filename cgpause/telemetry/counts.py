@@ -167,7 +167,7 @@ class Counts:
     def count_paused(self, pods: Iterable[Pod], at_ns: int) -> None:
         """Count the time until `at_ns` of the daemon's pauses of `pods`, including pauses without an event.
 
-        `pods` are all pods of the node: the totals of the namespaces of those that may be paused begin here.
+        `pods` are all pods of the node. A namespace with a pod that may be paused gets its series here, at 0.
         """
         before, self._ongoing = self._ongoing, {}
         for pod in pods:

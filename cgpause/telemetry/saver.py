@@ -60,7 +60,7 @@ class Saver:
     def save(self, peaks: Mapping[str, tuple[int, ...]], kinds: Kinds) -> None:
         """Let the thread write the knowledge, unless the file already has it.
 
-        The caller never changes `peaks` in place.
+        The caller must not change `peaks` later, because the thread reads it.
         """
         known = Learned(peaks, kinds.known())
         if self._path is None or self._thread is None or known == self._saved:
