@@ -51,7 +51,7 @@ class Stretch:
     turn: bool = False
     """Whether that resume began the pod's turn."""
     starting: bool = False
-    """Whether the pod was `PodKind.STARTING` in a pause of this stretch."""
+    """Whether the pod was `PodKind.STARTING` in the daemon's last pause of this stretch."""
 
 
 Stretches = Mapping[CgroupId, Stretch]

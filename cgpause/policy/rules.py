@@ -1,6 +1,6 @@
-"""The operator's rules for a pod: its protection, its class and its priority; pure.
+"""The operator's rules for a pod: its protection, class and priority, and whether its own word counts; pure.
 
-For each of the three, the first [[pods]] rule that matches the pod and sets it wins. Protection has more sources, in
+For each of the four, the first [[pods]] rule that matches the pod and sets it wins. Protection has more sources, in
 this order: cgpause's own pod, root's marks on the cgroup, the rules, an unknown name if any of these need names, the
 defaults in [protect], the PriorityClass system-node-critical, the pod's own word (the variable CGPAUSE in its
 environment), protect.all. A rule with protect = false ends the search, except that the pod's own word can still protect

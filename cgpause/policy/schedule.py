@@ -127,7 +127,7 @@ class Schedule(NamedTuple):
         return self._replace(asleep=False, quiet=None)
 
     def after_pressure(self, at_ns: int) -> Schedule:
-        """Return the schedule after a PSI event."""
+        """Return the schedule after a PSI event: samples come fast for LINGER_NS."""
         return self._replace(linger_until_ns=at_ns + LINGER_NS)
 
     def after_failure(self, at_ns: int) -> Schedule:
