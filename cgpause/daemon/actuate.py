@@ -116,7 +116,7 @@ class Actuator:
         except (CgroupGoneError, BusyError):
             raise
         except PausedOtherwiseError:
-            self.read_record(tracked)  # an operator has taken the pause over since the last read
+            self.take_in_record(tracked)  # an operator has taken the pause over since the last read
             return True
         except CgpauseError as e:
             self.counts.resume_failures += 1
@@ -147,7 +147,7 @@ class Actuator:
                 make_event(EventKind.GONE, pod, "the pod went while it was paused", pod.paused, result=Result.GONE)
             )
 
-    def read_record(self, tracked: TrackedPod) -> None:
+    def take_in_record(self, tracked: TrackedPod) -> None:
         """Take in a pod's record after another process (the CLI, an earlier daemon) wrote or removed it.
 
         If the record is damaged or was removed, resume the pod; if it cannot be read, protect the pod.
@@ -196,7 +196,7 @@ class Actuator:
         except CgroupGoneError:
             return
         except PausedOtherwiseError:
-            self.read_record(tracked)  # an operator has paused it again meanwhile
+            self.take_in_record(tracked)  # an operator has paused it again meanwhile
             return
         except BusyError:
             # Another process, such as cgpause resume, is at work on it: look again soon.
@@ -307,7 +307,7 @@ class Actuator:
             self._unwatch(tracked)
             self.counts.pause_failures += 1
             self._set_aside(tracked, "could not pause", e)
-            self.read_record(tracked)  # the record is still there if the undo failed as well
+            self.take_in_record(tracked)  # the record is still there if the undo failed as well
             return
         tracked.oom_kills = tracked.count_oom_kills()
         tracked.pod = replace(pod, paused=record)
@@ -336,10 +336,10 @@ class Actuator:
             self.counts.pause_failures += 1
             # Do not set it aside: that would end the pause, and a throttled pod grows more slowly than a running one.
             self._complain(tracked, "could not freeze", e)
-            self.read_record(tracked)
+            self.take_in_record(tracked)
             return
         if record is None or not changed:
-            self.read_record(tracked)  # an operator has changed it first
+            self.take_in_record(tracked)  # an operator has changed it first
             return
         tracked.pod = replace(tracked.pod, paused=record)
         event = make_event(EventKind.FROZE, tracked.pod, action.reason, record, used_pct=used)
@@ -351,7 +351,7 @@ class Actuator:
         log.debug("froze after a while %s", fields(pod=tracked.pod.label, uid=tracked.pod.uid))
 
     def _sacrifice(self, tracked: TrackedPod, action: Sacrifice, config: Config, used: float) -> None:
-        self.read_record(tracked)
+        self.take_in_record(tracked)
         if tracked.pod.paused is not None and tracked.pod.paused.owner is Owner.MANUAL:
             return  # an operator has paused it or taken the pause over since the decision
         try:

@@ -107,7 +107,7 @@ class Distress:
                 self._tree.programs.assume(tracked)
         for tracked in self._tree.pods.values():
             if unwatched or (tracked.damaged and at_ns >= tracked.record_retry_at_ns):
-                self._actuator.read_record(tracked)
+                self._actuator.take_in_record(tracked)
             paused = tracked.pod.paused
             if paused is None and not unwatched:
                 continue

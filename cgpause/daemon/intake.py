@@ -73,7 +73,7 @@ class Intake:
             is_marked = self.tree.is_marked_otherwise(tracked)
             if is_marked:
                 self.tree.update_facts(tracked, at_ns)
-            self.actuator.read_record(tracked)
+            self.actuator.take_in_record(tracked)
             # The daemon may have slept, because no pod was paused, or because all were protected.
             if is_marked or tracked.pod.paused is not None:
                 schedule = schedule.awake().by(at_ns + SLOW_NS)
@@ -104,7 +104,7 @@ class Intake:
         schedule = schedule.awake()
         appeared, gone = self.follower.refresh(at_ns, tight=schedule.tight)
         for tracked in appeared:
-            self.actuator.read_record(tracked)
+            self.actuator.take_in_record(tracked)
             schedule = _look_soon(schedule, at_ns)
             log.debug("pod appeared %s", fields(pod=tracked.pod.label, cgroup=tracked.cgroup.id.path))
         for pod in gone:

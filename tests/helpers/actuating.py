@@ -91,7 +91,7 @@ class Bench:
         return paused
 
     def read_record(self, name: str) -> None:
-        self.actuator.read_record(self.tracked(name))
+        self.actuator.take_in_record(self.tracked(name))
 
     def pause_by_hand(self, name: str, request: PauseRequest = BY_HAND) -> None:
         """Pause a pod as an operator does; the daemon does not know it yet."""

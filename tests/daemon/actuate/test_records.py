@@ -165,7 +165,7 @@ def test_a_pod_that_is_protected_already_keeps_its_reason(bench: Bench, monkeypa
     tracked = bench.tracked("b")
     tracked.pod = replace(tracked.pod, protected="rule 1")
     monkeypatch.setattr(Cgroup, "get_xattr", unreadable)
-    bench.actuator.read_record(tracked)
+    bench.actuator.take_in_record(tracked)
     assert tracked.pod.protected == "rule 1"
     assert tracked.failure is not None
 
@@ -174,10 +174,10 @@ def test_distress_goes_with_the_daemons_pause_and_stays_while_that_does(bench: B
     bench.pause("a")
     tracked = bench.tracked("a")
     tracked.pod = replace(tracked.pod, distress="it is dying")
-    bench.actuator.read_record(tracked)
+    bench.actuator.take_in_record(tracked)
     assert tracked.pod.distress == "it is dying"
     bench.take_over("a")
-    bench.actuator.read_record(tracked)
+    bench.actuator.take_in_record(tracked)
     assert tracked.pod.distress is None
     assert bench.record("a").owner is Owner.MANUAL
 
