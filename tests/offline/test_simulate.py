@@ -122,6 +122,11 @@ def test_the_quota_of_a_throttled_pod_is_that_of_the_configuration() -> None:
     assert all(outcome.pauses for outcome in outcomes)
 
 
+def test_a_quota_of_several_cpus_makes_no_pod_faster_than_one() -> None:
+    one, ten = (simulate(SMALL, Config(throttle=ThrottleConfig(quota_us=quota)), seed=1) for quota in (10**5, 10**6))
+    assert one == ten
+
+
 def test_a_run_that_is_given_up_counts_what_has_run_so_far() -> None:
     outcome = simulate(replace(SMALL, timeout_s=5.0), None, seed=1)
     assert outcome.finished == 0

@@ -62,8 +62,8 @@ class SimNode:
         """Present and admitted pods, in order."""
         self.gone: list[SimPod] = []
         room_bytes = _NODE_BYTES if kubepods_max_bytes is None else min(_NODE_BYTES, kubepods_max_bytes)
-        throttle = (config or Config()).throttle
-        self.engine = Engine(self, cpus=cpus, room_bytes=room_bytes, throttled_cpus=throttle.cpus, reclaim_s=reclaim_s)
+        throttled_cpus = min((config or Config()).throttle.cpus, 1.0)  # a pod is one thread
+        self.engine = Engine(self, cpus=cpus, room_bytes=room_bytes, throttled_cpus=throttled_cpus, reclaim_s=reclaim_s)
         self._random = Random(seed)  # noqa: S311 - repeatable, not secret
         self._make_s = make_s
         self._made_at_s = START_S
