@@ -134,6 +134,14 @@ def test_a_run_that_is_given_up_counts_what_has_run_so_far() -> None:
     assert 0 < outcome.running_max_s <= 5
 
 
+def test_a_back_off_counts_as_far_as_the_run_goes() -> None:
+    slow = replace(SMALL.machine, backoff_scale=20.0)
+    runs = [simulate(replace(SMALL, machine=slow, timeout_s=seconds), None, seed=1) for seconds in (18.0, 19.0)]
+    assert [run.restarts for run in runs] == [2, 2]
+    first_s, longer_s = (run.waiting_mean_s * run.groups[0].pods for run in runs)
+    assert longer_s == pytest.approx(first_s + 2), "both wait for one second more"
+
+
 def test_pods_are_made_anew_for_each_run() -> None:
     first, second = make_pods(SMALL, 1), make_pods(SMALL, 1)
     assert not {id(pod.backoff) for pod in first} & {id(pod.backoff) for pod in second}

@@ -186,7 +186,8 @@ class SimNode:
             self.engine.at(self.now_s + remove_s, partial(self.daemon.container_ended, pod, starved=starved))
         backoff_s = pod.backoff.after_kill(ran_s)
         pod.waiting_s += backoff_s
-        self.engine.at_for(pod, self.now_s + backoff_s, lambda pod: self._make(pod, self._start))
+        pod.backoff_until_s = self.now_s + backoff_s
+        self.engine.at_for(pod, pod.backoff_until_s, lambda pod: self._make(pod, self._start))
 
     def _stop(self, pod: SimPod) -> float:
         """Count the run of a container that ends now; return its length."""

@@ -93,7 +93,9 @@ class SimPod:
     lost_cpu_s: float = 0.0
     """CPU time of the killed containers."""
     waiting_s: float = 0.0
-    """Time waiting for admission and in back-off."""
+    """Time waiting for admission and in back-off, to its end."""
+    backoff_until_s: float = 0.0
+    """End of its last back-off, on the virtual clock."""
     running_s: float = 0.0
     """Time of all its containers, until they finished or were killed."""
     started_s: float | None = None

@@ -106,6 +106,7 @@ def simulate(load: Load, config: Config | None, seed: int) -> Outcome:
     for node in nodes:
         for pod in node.pods:
             pod.running_s += 0.0 if pod.started_s is None else node.now_s - pod.started_s
+            pod.waiting_s -= max(pod.backoff_until_s - node.now_s, 0.0)
     spans = [end_s - since_s for node in nodes for pod in node.all_pods for since_s, end_s in node.pause_spans(pod)]
     lost_s = sum(pod.lost_cpu_s for pod in pods)
     return Outcome(
