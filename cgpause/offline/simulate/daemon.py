@@ -193,18 +193,18 @@ class SimDaemon:
         self._tick += 1
         tick = self._tick
         at_s = max(at_s, self._acting_until_s)
-        self._engine.at(at_s, lambda: self._look() if self._tick == tick else None)
+        self._engine.at(at_s, lambda: self._wake() if self._tick == tick else None)
 
-    def _look(self) -> None:
+    def _wake(self) -> None:
         quiet = self._quiet
         if quiet is not None and quiet.holds(self._node.headroom.available_bytes, self._now_ns()):
             next_ns = quiet.next_sample_ns
         else:
-            next_ns = self._look_closely()
+            next_ns = self._decide()
         self._late_s = _LATENESS_S * self._random.random()
         self._tick_at(self._engine.now_s + next_ns / NS_PER_S + self._late_s)
 
-    def _look_closely(self) -> int:
+    def _decide(self) -> int:
         """Take a sample and decide; return the time until the next sample."""
         if self._tight:
             self._read_details()

@@ -25,7 +25,7 @@ Span = tuple[float, float]
 
 
 def surging(kind: Lasting, machine: Machine, seed: str) -> Behaviour:
-    """A pod that never ends; its first rest is drawn too, so that several do not surge at once."""
+    """Return the steps of a pod that never ends; its first rest is random, so that several do not surge at once."""
 
     def run() -> Iterator[Step]:
         chance = Random(seed)  # noqa: S311 - repeatable, not secret
