@@ -199,14 +199,14 @@ def _stands_still(old: Growth, usage: PodUsage, interval: _Interval) -> bool:
 
 def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
     """Return the growth of a pod after one more sample; add a peak and the freed memory to `interval`."""
-    (was, old_reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, then_ns, held, read_used, read_top,
-     read_rate, admitted, _, excused, flow, squares, read_flow, read_squares,
+    (was, old_reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, then_ns, paused_used,
+     read_used, read_top, read_rate, admitted, _, excused, flow, squares, read_flow, read_squares,
      last_peak, highest_peak) = old  # fmt: skip
     current, pod = usage
     reclaimable, at_ns, is_read = pod.reclaimable_bytes, interval.sample.at_ns, interval.is_read
     used = current - reclaimable if current > reclaimable else 0
     is_paused = pod.paused is not None
-    runs = not is_paused and held is None
+    runs = not is_paused and paused_used is None
     if runs:
         ran_ns += at_ns - then_ns
     large = large_bytes(top, interval.capacity, interval.noise) if is_read or used < top else 0
@@ -251,13 +251,13 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
     if begins:
         base, admitted, excused, started_ns, ran_ns, low_ran_ns = None, False, False, at_ns, 0, 0
         rate = flow = squares = 0.0
-    held = (used if held is None else held) if is_paused else None
+    paused_used = (used if paused_used is None else paused_used) if is_paused else None
     if is_read:
         read_used, read_rate, read_flow, read_squares = used, rate, flow, squares
         read_top = used if used > read_top or is_first else read_top
     return _new(Growth, (
-        used, reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, at_ns, held, read_used, read_top,
-        read_rate, admitted, grew, excused, flow, squares, read_flow, read_squares, last_peak, highest_peak,
+        used, reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, at_ns, paused_used, read_used,
+        read_top, read_rate, admitted, grew, excused, flow, squares, read_flow, read_squares, last_peak, highest_peak,
     ))  # fmt: skip
 
 

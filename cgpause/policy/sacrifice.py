@@ -52,8 +52,8 @@ def without_effect(killed: Mapping[CgroupId, int], sample: Sample) -> Mapping[Cg
     if not killed:
         return killed
     worth_bytes = _worth_bytes(sample)
-    held = {usage.pod.cgroup: freeable_bytes(usage) for usage in sample.pods if usage.pod.cgroup in killed}
-    return {cgroup: killed[cgroup] for cgroup, now in held.items() if now > killed[cgroup] - worth_bytes}
+    frees = {usage.pod.cgroup: freeable_bytes(usage) for usage in sample.pods if usage.pod.cgroup in killed}
+    return {cgroup: killed[cgroup] for cgroup, now in frees.items() if now > killed[cgroup] - worth_bytes}
 
 
 def freeable_bytes(usage: PodUsage) -> int:
