@@ -45,7 +45,7 @@ from cgpause.ledger.ledger import Resumed, read_record, resume
 from cgpause.pods.discover import OnError, kubepods_roots, paused_cgroups
 from cgpause.pods.names import read_names
 from cgpause.telemetry.events import Event, Named, resumed_event
-from cgpause.telemetry.recorder import HistoryWriter, keeps_history, tell
+from cgpause.telemetry.recorder import HistoryWriter, keeps_history, report
 
 log = logging.getLogger(__name__)
 
@@ -269,7 +269,7 @@ def main(argv: list[str] | None = None) -> int:
     names = read_names(options.log_dir).pods if outcomes else {}
     undone = list(events(outcomes, names, reason, result))
     for event in undone:
-        tell(event, None)
+        report(event, None)
     if options.history_path is not None and keeps_history(options.config_file):
         keeper = HistoryWriter(options.history_path, None)
         for event in undone:

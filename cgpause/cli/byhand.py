@@ -171,7 +171,7 @@ def _describe_pause(record: PauseRecord) -> str:
 def _describe_existing(record: PauseRecord, at_ns: int) -> str:
     """Return mechanism, owner, end and reason of an existing pause, in words."""
     if record.owner is Owner.DAEMON:
-        ends = ", which resumes it when there is room"
+        ends = ", which resumes it when there is headroom"
     elif record.expires_ns is not None:
         ends = f", {durations.left((record.expires_ns - at_ns) / NS_PER_S)}"
     else:

@@ -107,7 +107,7 @@ class Globals(Places):
         tree = PodTree(self.root(), self.log_dir, config, None if known is None else Kinds(known.kinds))
         try:
             tree.refresh(now_ns())
-            tree.look_for_programs(now_ns())
+            tree.check_programs(now_ns())
             yield tree
         finally:
             tree.close()

@@ -48,7 +48,7 @@ class Owner(StrEnum):
 class Result(StrEnum):
     """Why a pause ended."""
 
-    ROOM = "room"
+    HEADROOM = "headroom"
     """Headroom came back."""
     TIME = "time"
     """The longest time was over, or the pod got its turn."""
@@ -299,7 +299,7 @@ class Resume:
 
     pod: Pod
     reason: str
-    result: Result = Result.ROOM
+    result: Result = Result.HEADROOM
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.telemetry.counts import Counts
 from cgpause.telemetry.events import Event, EventKind, make_event, resumed_event
-from cgpause.telemetry.recorder import tell
+from cgpause.telemetry.recorder import report
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Actuator:
         finally:
             untold, self._untold = self._untold, None
             for event, level in untold:
-                self._tell(event, level)
+                self._report(event, level)
 
     def _apply(self, actions: Iterable[Action], sample: Sample, config: Config) -> None:
         used = sample.headroom.used_pct
@@ -95,7 +95,7 @@ class Actuator:
         self,
         tracked: TrackedPod,
         reason: str,
-        result: Result = Result.ROOM,
+        result: Result = Result.HEADROOM,
         *,
         used_pct: float | None = None,
         wait_s: float = LOOP_LOCK_WAIT_S,
@@ -126,7 +126,7 @@ class Actuator:
         if resumed is None or resumed.record is None:
             self.counts.ended_elsewhere(pod.uid)
             return True  # another process resumed it and reported that itself
-        self._tell(resumed_event(pod, resumed, reason, result, used_pct=used_pct))
+        self._report(resumed_event(pod, resumed, reason, result, used_pct=used_pct))
         return True
 
     def log_adopted(self, tracked: TrackedPod) -> None:
@@ -137,13 +137,13 @@ class Actuator:
         """
         record = tracked.pod.paused
         if record is not None:
-            tell(make_event(EventKind.ADOPTED, tracked.pod, record.reason, record), None)
+            report(make_event(EventKind.ADOPTED, tracked.pod, record.reason, record), None)
 
     def forget(self, pod: Pod) -> None:
         """Forget a pod that is gone; if it was paused, log and record the end of its pause."""
         self._complaints.pop(pod.cgroup, None)
         if pod.paused is not None and not self._tree.dry_run:
-            self._tell(
+            self._report(
                 make_event(EventKind.GONE, pod, "the pod went while it was paused", pod.paused, result=Result.GONE)
             )
 
@@ -210,7 +210,7 @@ class Actuator:
         pod = tracked.pod
         self._ended(tracked)
         if resumed is not None:
-            self._tell(resumed_event(pod, resumed, why, Result.LOST, record=pod.paused), logging.WARNING)
+            self._report(resumed_event(pod, resumed, why, Result.LOST, record=pod.paused), logging.WARNING)
         elif pod.paused is not None:
             self.counts.ended_elsewhere(pod.uid)
 
@@ -268,7 +268,7 @@ class Actuator:
             return
         tracked.drifts.add(at_ns, original=record.original == paused.original)
         tracked.pod = replace(tracked.pod, paused=record)
-        self._tell(
+        self._report(
             make_event(
                 EventKind.ASSERTED_AGAIN,
                 tracked.pod,
@@ -314,7 +314,7 @@ class Actuator:
         if not changed:
             return  # an operator has paused it first
         self.counts.reactions.observe((now_ns() - (sample.at_ns - sample.late_ns)) / NS_PER_S)
-        self._tell(
+        self._report(
             make_event(
                 EventKind.PAUSED,
                 pod,
@@ -344,7 +344,7 @@ class Actuator:
         tracked.pod = replace(tracked.pod, paused=record)
         event = make_event(EventKind.FROZE, tracked.pod, action.reason, record, used_pct=used)
         if action.grew:
-            self._tell(event)
+            self._report(event)
             return
         # The second step of an ordinary pause: the event at its end names the freeze, so the history gets no entry.
         self.counts.froze(event)
@@ -365,7 +365,7 @@ class Actuator:
             return
         # kubelet needs seconds to notice the kill. Then it needs a running pod to restart the containers in.
         tracked.spare(now_ns() + int(config.pause.settle_s * NS_PER_S))
-        self._tell(
+        self._report(
             make_event(
                 EventKind.SACRIFICED,
                 tracked.pod,
@@ -383,7 +383,7 @@ class Actuator:
             tracked.pod = replace(tracked.pod, distress="its containers were killed")
             self.resume(tracked, "its containers were killed", Result.SACRIFICED, used_pct=used)
 
-    def _tell(self, event: Event, level: int = logging.INFO) -> None:
+    def _report(self, event: Event, level: int = logging.INFO) -> None:
         if self._untold is not None:
             self._untold.append((event, level))
             return
@@ -393,7 +393,7 @@ class Actuator:
             log.exception("event not counted")
         if self._tree.dry_run:
             event = replace(event, what=f"would have {'frozen' if event.what == EventKind.FROZE else event.what}")
-        tell(event, self._keep, level)
+        report(event, self._keep, level)
 
     def _unwatch(self, tracked: TrackedPod) -> None:
         self._watch.add_pod(tracked.cgroup, paused=False)

@@ -45,7 +45,7 @@ _MOST_ANSWERS = 1000
 """Answers in an hour to the original value (`Drifts.most_in_all`). With MemoryQoS kubelet sets memory.min of kubepods
 each minute and with each pod that comes or goes; systemd then writes `max` to memory.high, too. Dozens of pods may come
 in a second, so that is no fight, however soon (`Drifts.fight_ns`)."""
-_TOLD_ANSWERS = 10
+_LOGGED_ANSWERS = 10
 """Answers in an hour that are logged as INFO; later ones as DEBUG."""
 _EVENTS = "memory.events.local"
 
@@ -234,7 +234,7 @@ class Brake:
             return True
         self.drifts += 1
         log.log(
-            logging.INFO if root.answered.count <= _TOLD_ANSWERS else logging.DEBUG,
+            logging.INFO if root.answered.count <= _LOGGED_ANSWERS else logging.DEBUG,
             "asserted again %s",
             fields(
                 cgroup=cgroup.id.path,

@@ -150,7 +150,7 @@ class Distress:
     def _answer_processes(self, tracked: TrackedPod, paused: PauseRecord, at_ns: int) -> None:
         processes, frozen_ns = tracked.processes, _frozen_ns(tracked, paused)
         below = tracked.descendants(at_ns)
-        reason = processes.look(tracked.cgroup, below, paused.since_ns, at_ns=at_ns, frozen_ns=frozen_ns)
+        reason = processes.find_reason(tracked.cgroup, below, paused.since_ns, at_ns=at_ns, frozen_ns=frozen_ns)
         if reason is None and self._is_refusing(tracked, paused.since_ns, at_ns):
             reason = ResumeReason.REFUSED
         if reason is None:

@@ -90,7 +90,7 @@ class Intake:
                 self.follower.times.changed(at_ns, came=False, gone=True)
             # A pod's cgroup appears before kubelet sets its limit, but kubelet makes containers after that.
             self.tree.update_facts(tracked, at_ns)
-            schedule = _look_soon(schedule, at_ns)
+            schedule = _sample_soon(schedule, at_ns)
             if tracked.pod.name is None:  # kubelet has made its log folder by now: the name is found as for a new pod
                 self.follower.times.changed(at_ns, came=True, gone=False)
         return schedule, urgent
@@ -105,7 +105,7 @@ class Intake:
         appeared, gone = self.follower.refresh(at_ns, tight=schedule.tight)
         for tracked in appeared:
             self.actuator.take_in_record(tracked)
-            schedule = _look_soon(schedule, at_ns)
+            schedule = _sample_soon(schedule, at_ns)
             log.debug("pod appeared %s", fields(pod=tracked.pod.label, cgroup=tracked.cgroup.id.path))
         for pod in gone:
             self.actuator.forget(pod)
@@ -126,7 +126,7 @@ class Intake:
     def sleep_ns(self, headroom: Headroom, at_ns: int) -> int | None:
         """Return how long the daemon may sleep and rely on the kernel to wake it; None if it cannot rely on that."""
         sleep_ns = self.brake.sleep_ns(headroom) if self.psi.on_kubepods else None
-        if sleep_ns is None or self.tree.programs.must_look:
+        if sleep_ns is None or self.tree.programs.must_check:
             return None
         lately_ns = max(at_ns - _AWAKE_NS, 0)
         for tracked in self.tree.pods.values():
@@ -138,7 +138,7 @@ class Intake:
         return sleep_ns
 
 
-def _look_soon(schedule: Schedule, at_ns: int) -> Schedule:
+def _sample_soon(schedule: Schedule, at_ns: int) -> Schedule:
     """Return the schedule, awake, with a sample soon after the start or end of a container.
 
     While memory is tight it comes as soon as the container may be paused: it can take gigabytes in a second.

@@ -104,14 +104,14 @@ class Loop:
     def _try_keep(self, at_ns: int) -> bool:
         """If the headroom alone shows that the last decision holds, plan the next sample and return True.
 
-        It adjusts memory.high, too, unless memory is tight and a glance was enough.
+        It adjusts memory.high, too, unless memory is tight and the bounds of the headroom were enough.
         """
         if self.sample is None or not (self.schedule.asleep or self.schedule.quiet):
             return False
         try:
             quiet = self.schedule.quiet
             if quiet is not None and self.schedule.tight and not (self.schedule.asleep or self.intake.brake.stalls):
-                least, most = self.sampler.glance()
+                least, most = self.sampler.headroom_bounds()
                 schedule = self.schedule.after_kept(least, at_ns)
                 if schedule is not None and quiet.holds(most, at_ns):
                     # While memory is tight, `quiet` lasts for a second: memory.high may stay as it is for that long.
@@ -139,12 +139,12 @@ class Loop:
         self.intake.distress.scan(at_ns, unwatched=self.intake.watch.degraded)
         try:
             # Pods without a program do not count, so memory may seem plentiful: look for their programs.
-            look = was_tight or self.intake.tree.programs.must_look
-            sample, decision = self._take_sample(at_ns, look=look, details=was_tight and details_due)
+            check = was_tight or self.intake.tree.programs.must_check
+            sample, decision = self._take_sample(at_ns, check=check, details=was_tight and details_due)
             unknown = details_due and not was_tight and self.intake.tree.is_use_unknown(sample.headroom.capacity_bytes)
             if not was_tight and (decision.tight or unknown):
                 # A pod's use may be page cache: read how much of it is before the decision pauses a pod for it.
-                sample, decision = self._take_sample(at_ns, look=True, details=details_due)
+                sample, decision = self._take_sample(at_ns, check=True, details=details_due)
         except CgpauseError as e:
             self._go_blind(e, at_ns)
             return
@@ -160,21 +160,21 @@ class Loop:
         self._brake(sample.headroom, at_ns)
         sleep_ns = self.intake.sleep_ns(sample.headroom, sample.at_ns)
         self.schedule = self.schedule.after_decision(decision, sample, sleep_ns)
-        if self.intake.tree.programs.must_look and not decision.tight:
+        if self.intake.tree.programs.must_check and not decision.tight:
             self.schedule = self.schedule.awake()  # with the next sample, look whether the program runs
 
-    def _take_sample(self, tick_ns: int, *, look: bool, details: bool) -> tuple[Sample, Decision]:
+    def _take_sample(self, tick_ns: int, *, check: bool, details: bool) -> tuple[Sample, Decision]:
         """Take a sample and decide.
 
-        With `look`, first look for programs. With `details`, add the pods' details to the sample. The tick began at
+        With `check`, first check for programs. With `details`, add the pods' details to the sample. The tick began at
         `tick_ns`.
         """
         started_ns, details_ns = time.thread_time_ns(), 0
         due_ns, config = self.schedule.sample_at_ns, self.intake.tree.config
         # Not the time at which the tick began: after half a second of other work, growth would look ten times as fast.
         at_ns = now_ns()
-        if look:
-            self.intake.tree.look_for_programs(at_ns, watched=not self.intake.watch.degraded)
+        if check:
+            self.intake.tree.check_programs(at_ns, watched=not self.intake.watch.degraded)
         # An event makes a sample due at once; the first sample is never late.
         late_ns = max(0, at_ns - min(due_ns, tick_ns)) if due_ns else 0
         moving = None if details or config.policy is not Policy.RESERVE else self.state.reserve.growths.moving

@@ -113,7 +113,7 @@ class Watch:
         self._noisy_at_ns = 0
         self._high: int | None = None
         self._missed = False
-        self._told = False
+        self._logged = False
         self._lost = False
         """Whether the queue has overflowed since the last `take_recovery`."""
         self._open()
@@ -130,7 +130,7 @@ class Watch:
 
     def note_failure(self) -> None:
         """Note that a directory could not be opened for a watch, and that the error was logged."""
-        self._missed = self._told = True
+        self._missed = self._logged = True
 
     def try_again(self) -> None:
         """Forget the failures: the caller adds all watches again and then calls `take_recovery`."""
@@ -142,9 +142,9 @@ class Watch:
         """Return True once after a loss of events, when all watches work again and the caller has added them all."""
         if self.degraded:
             return False
-        if self._told:
+        if self._logged:
             log.info("all inotify watches work again")
-        recovered, self._told, self._lost = self._told or self._lost, False, False
+        recovered, self._logged, self._lost = self._logged or self._lost, False, False
         return recovered
 
     def fileno(self) -> int:
@@ -221,7 +221,7 @@ class Watch:
 
     @property
     def due_ns(self) -> int:
-        """Time of the next look at the noisy pods."""
+        """Time of the next check of the noisy pods."""
         return self._noisy_at_ns if self._noisy else NEVER_NS
 
     def take_noisy(self, at_ns: int) -> set[CgroupId]:
@@ -254,13 +254,13 @@ class Watch:
         try:
             inotify = INotify(nonblocking=True)
         except OSError as e:
-            self._tell("no inotify", error=e, advice="raise fs.inotify.max_user_instances")
+            self._report("no inotify", error=e, advice="raise fs.inotify.max_user_instances")
             return
         try:
             self._epoll.register(inotify.fileno(), select.EPOLLIN)
         except OSError as e:
             inotify.close()
-            self._tell("no inotify", error=e, advice="raise fs.epoll.max_user_watches")
+            self._report("no inotify", error=e, advice="raise fs.epoll.max_user_watches")
             return
         self._inotify = inotify
 
@@ -273,7 +273,7 @@ class Watch:
             if e.errno not in (errno.ENOENT, errno.ENODEV):  # already gone; the refresh will notice
                 self._missed = True
                 advice = "raise fs.inotify.max_user_watches"
-                self._tell("no inotify watch", cgroup=cgroup.path, error=e, advice=advice)
+                self._report("no inotify watch", cgroup=cgroup.path, error=e, advice=advice)
             return None
         return int(descriptor)
 
@@ -282,10 +282,10 @@ class Watch:
             with contextlib.suppress(OSError):  # EINVAL: the kernel has removed it
                 self._inotify.rm_watch(descriptor)
 
-    def _tell(self, what: str, *, advice: str, **shown: object) -> None:
+    def _report(self, what: str, *, advice: str, **shown: object) -> None:
         # Logged once: the attempts go on each minute and mostly fail.
-        if not self._told:
-            self._told = True
+        if not self._logged:
+            self._logged = True
             log.warning("%s %s", what, fields(**shown, advice=f"walking the tree every second instead; {advice}"))
 
 

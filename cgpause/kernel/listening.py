@@ -6,7 +6,7 @@ process is enough. On the host's network the result is that of the host: a servi
 (slow under throttling, kubelet 1.32), a service that does not listen yet, UDP (kubelet has no UDP probes), or the
 sockets inside gVisor's sandbox. A rule can name the class of such pods. A virtual machine (Kata, KubeVirt) counts as
 listening: its sockets and its containers are inside, and only while it runs can they be stopped. Of a service that does
-not listen yet, `refused_connections` shows the probes, and `look_inside` whether its program has started.
+not listen yet, `refused_connections` shows the probes, and `inspect_pod` whether its program has started.
 
 `/proc/<pid>/net` needs no capability, unlike `ns/net` and `fd`.
 """
@@ -36,7 +36,7 @@ _TABLE_START = 256
 _TRIES = 16
 """Most processes of a pod that one check reads."""
 _TRIES_EACH = 4
-"""Most processes of one container that `look_inside` reads: while a runtime makes it, it has only the runtime's."""
+"""Most processes of one container that `inspect_pod` reads: while a runtime makes it, it has only the runtime's."""
 _SANDBOX = "pause"
 _VIRTUAL = re.compile(r"qemu-|cloud-hyperviso|firecracker|virt-launcher|containerd-shim")
 """Names of processes of a virtual machine or its shim in a pod's cgroup (Kata, KubeVirt)."""
@@ -80,7 +80,7 @@ class Inside(NamedTuple):
     """Whether kubelet treats a container of it as critical for the node."""
 
 
-def look_inside(pod: Cgroup) -> Inside | None:
+def inspect_pod(pod: Cgroup) -> Inside | None:
     """Return the kinds of processes in a pod, by their names; None for a pod without visible processes.
 
     Until a container's program starts, the container's processes are those of the runtime (runc: `runc:[2:INIT]`). The

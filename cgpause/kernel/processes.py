@@ -80,7 +80,7 @@ class Processes:
         """Count an OOM kill in the pod; return False if there were so many that the pod itself may cause them."""
         return self._kills.take(at_ns)
 
-    def look(
+    def find_reason(
         self, pod: Cgroup, below: Iterable[str], since_ns: int, *, at_ns: int, frozen_ns: int | None = None
     ) -> ResumeReason | None:
         """Read the pod's processes; return the reason to resume the pod, or None.

@@ -46,7 +46,7 @@ class PsiTriggers:
         self._paths: dict[int, str] = {}
         self._node_fd: int | None = None
         self._kubepods: tuple[CgroupId | None, int | None] = (None, None)
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._arm_node()
 
     def follow(self, kubepods: Cgroup | None) -> None:
@@ -105,7 +105,7 @@ class PsiTriggers:
             os.close(fd)
             self._complain(path, e, trigger)
             return None
-        self._told.discard(path)
+        self._logged.discard(path)
         self._paths[fd] = path
         return fd
 
@@ -119,11 +119,11 @@ class PsiTriggers:
             self._kubepods = (None, None)
 
     def _complain(self, path: str, error: Exception, trigger: str | None = None) -> None:
-        if path in self._told:  # the next attempt comes with the next refresh
+        if path in self._logged:  # the next attempt comes with the next refresh
             return
         if isinstance(error, CgroupGoneError):
             return  # the next refresh finds the kubepods that is in use
-        self._told.add(path)
+        self._logged.add(path)
         advice = "working from headroom alone" + _ADVICE.get(getattr(error, "errno", None) or 0, "")
         log.warning("no PSI trigger %s", fields(path=path, trigger=trigger, error=error, advice=advice))
 

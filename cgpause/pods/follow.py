@@ -28,7 +28,7 @@ class Follower:
         self._watch = watch
         self._tiers: tuple[CgroupId, ...] = ()
         """Watched directories: the cgroup root, the kubepods root and its tiers; empty to watch them again."""
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         """Warnings since the tree was last refreshed and watched."""
 
     def refresh(self, at_ns: int, *, tight: bool) -> tuple[list[TrackedPod], list[Pod]]:
@@ -50,8 +50,8 @@ class Follower:
             self._watch.try_again()
             self._tiers = ()
         rewatched = self._watch_tiers()
-        if self._told and self._tiers and not self._watch.degraded:
-            self._told.clear()
+        if self._logged and self._tiers and not self._watch.degraded:
+            self._logged.clear()
             log.info("tree is refreshed and watched again")
         for tracked in self._tree.pods.values() if again else appeared:
             self._watch.add_pod(tracked.cgroup, paused=tracked.pod.paused is not None)
@@ -70,8 +70,8 @@ class Follower:
 
     def _warn(self, text: str) -> None:
         """Log a warning once while it lasts: a refresh may follow each event in the tree."""
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._logged:
+            self._logged.add(text)
             log.warning("%s", text)
 
     def _watch_tiers(self) -> bool:

@@ -20,8 +20,8 @@ KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"
 _MAPS = ("eviction-hard", "eviction-soft")
 _MOST_BYTES = 64 << 10
 _FIRST_REST_NS = 10 * NS_PER_S
-"""Time from a look that found no kubelet to the next one: a look reads the name of each process of the node. The time
-grows with each look in vain, to _LONGEST_REST_NS."""
+"""Time from a search that found no kubelet to the next one, because a search reads the name of each process of the
+node. The time grows with each search in vain, to _LONGEST_REST_NS."""
 _LONGEST_REST_NS = 600 * NS_PER_S
 
 
@@ -62,23 +62,23 @@ class KubeletProcess:
         self._proc = proc
         self._found: tuple[int, int] | None = None
         """Process id and start time."""
-        self._look_at_ns = 0
-        """Earliest time of the next look for a kubelet."""
+        self._search_at_ns = 0
+        """Earliest time of the next search for a kubelet."""
         self._rest_ns = _FIRST_REST_NS
 
     def new_flags(self, at_ns: int) -> KubeletFlags | None:
-        """Return the flags if another kubelet runs than at the last call, else None; look for it if the last has ended.
+        """Return the flags if another kubelet runs than at the last call, else None; search if the last has ended.
 
         The flags of a kubelet that ends meanwhile are the defaults.
         """
         before = self._found
         is_there = before is not None and read_started_ns(before[0], self._proc) == before[1]
-        if is_there or at_ns < self._look_at_ns:
+        if is_there or at_ns < self._search_at_ns:
             return None
         pid = self._find()
         if pid is None or not (started_ns := read_started_ns(pid, self._proc)):
             # Between two kubelets the old one's flags count.
-            self._look_at_ns, self._rest_ns = at_ns + self._rest_ns, min(4 * self._rest_ns, _LONGEST_REST_NS)
+            self._search_at_ns, self._rest_ns = at_ns + self._rest_ns, min(4 * self._rest_ns, _LONGEST_REST_NS)
             return None
         self._found, self._rest_ns = (pid, started_ns), _FIRST_REST_NS
         if self._found == before:

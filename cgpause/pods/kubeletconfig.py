@@ -26,8 +26,8 @@ from cgpause.pods.refresh_times import CALM_REFRESH_NS
 
 log = logging.getLogger(__name__)
 
-_LOOK_NS = 10 * NS_PER_S
-"""Interval between two looks at the files while memory is tight. Else it is CALM_REFRESH_NS: a look starts a thread,
+_CHECK_NS = 10 * NS_PER_S
+"""Interval between two checks of the files while memory is tight. Else it is CALM_REFRESH_NS: a check starts a thread,
 which wakes the daemon six times (measured). A threshold that was raised meanwhile is found in time, because memory is
 tight long before it has all gone (`decide.TIGHT_PCT`)."""
 _DEFAULT_BYTES = 100 * MIB
@@ -75,8 +75,8 @@ class KubeletThresholds:
         self._flags = KubeletFlags() if path is None else KubeletFlags(path)
         self._files: list[tuple[str, int, int, int]] = []
         self._at_ns = -CALM_REFRESH_NS
-        """Time of the last look."""
-        self._look(0)
+        """Time of the last check."""
+        self._check_files(0)
         self.thresholds = self._latest = read_thresholds(self._flags)
         """The thresholds, for `eviction_bytes`; `_latest` is the thread's."""
         self._again = BackgroundReader(
@@ -84,11 +84,11 @@ class KubeletThresholds:
         )
 
     def follow(self, at_ns: int, *, tight: bool) -> bool:
-        """If a look is due, have the thresholds read again; return whether they have changed. An error is logged only.
+        """If a check is due, have the thresholds read again; return whether they have changed. An error is logged only.
 
         `tight` is whether memory is tight. It waits for half a second at most (`BackgroundReader`).
         """
-        if at_ns < self._at_ns + (_LOOK_NS if tight else CALM_REFRESH_NS):
+        if at_ns < self._at_ns + (_CHECK_NS if tight else CALM_REFRESH_NS):
             return False
         self._at_ns = at_ns
         before, self.thresholds = self.thresholds, self._again()
@@ -96,13 +96,13 @@ class KubeletThresholds:
 
     def _read_again(self) -> tuple[Threshold, ...] | None:
         before = self._flags, self._files
-        self._look(self._at_ns)
+        self._check_files(self._at_ns)
         if (self._flags, self._files) != before:
             log.info("kubelet's configuration has changed %s", fields(file=self._flags.config))
             self._latest = read_thresholds(self._flags)
         return self._latest
 
-    def _look(self, at_ns: int) -> None:
+    def _check_files(self, at_ns: int) -> None:
         """Take in kubelet's flags if it was started anew, and the state of its files."""
         if self._kubelet is not None:
             self._flags = self._kubelet.new_flags(at_ns) or self._flags

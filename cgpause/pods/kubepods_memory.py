@@ -51,7 +51,7 @@ class KubepodsMemory:
         self.current_bytes = current
         return limit, max(current - self._reclaimable_bytes, 0)
 
-    def glance(self, cgroup: Cgroup | None) -> tuple[int | None, int, int] | None:
+    def use_bounds(self, cgroup: Cgroup | None) -> tuple[int | None, int, int] | None:
         """Return the limit, and the lowest and highest use that page cache allows, in bytes; do not read memory.stat.
 
         memory.stat is the slowest file. The lowest use leaves out as much page cache as there was at the last `read`;

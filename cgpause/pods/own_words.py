@@ -107,7 +107,7 @@ class OwnWordsThread(OwnWords):
         self._reading: _Reading | None = None
         self._held_up: set[CgroupId] = set()
         """Pods whose reading holds up an earlier thread."""
-        self._is_told = False
+        self._is_logged = False
         """Whether the log has it that no other thread may start although a pod holds up the present one."""
         self._lock = threading.Lock()
         """The thread and the loop take it to end a reading; neither holds it while a word is read."""
@@ -124,11 +124,11 @@ class OwnWordsThread(OwnWords):
         with self._lock:
             reading = self._reading
             if reading is None or time.monotonic() - reading.since_s <= _PATIENCE_S:
-                self._is_told = False
+                self._is_logged = False
             elif len(self._held_up) < _MOST_HELD_UP:
                 self._leave_behind(reading.key)
-            elif not self._is_told:
-                self._is_told = True
+            elif not self._is_logged:
+                self._is_logged = True
                 error = f"the processes of {len(self._held_up) + 1} pods hang in the kernel"
                 advice = "the words of pods that start now do not count: use rules, or delete those pods"
                 log.warning("own words of pods not read %s", fields(error=error, advice=advice))

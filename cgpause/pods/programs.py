@@ -15,83 +15,83 @@ from cgpause.core.errors import CgpauseError
 from cgpause.core.model import CgroupId
 from cgpause.core.parse import parse_number
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.listening import look_inside
+from cgpause.kernel.listening import inspect_pod
 from cgpause.pods.discover import is_populated
 from cgpause.pods.tracked import CREATING_S, SPARED_S, TrackedPod
 from cgpause.policy.classify import Classifier
 
 _NEW_NS = 10 * NS_PER_S
-"""Time after a change of containers in which every sample looks. In this time a runtime at work beside a program spares
-the pod; later it does not, because a program could have a runtime's name."""
+"""Time after a change of containers in which every sample checks. In this time a runtime at work beside a program
+spares the pod; later it does not, because a program could have a runtime's name."""
 _LITTLE_BYTES = 32 << 20
 """A pod with more memory than this has a program, regardless of the names of its processes. runc's copy of itself takes
 some 15 MiB."""
 _INTERVAL_NS = NS_PER_S
-"""Interval of later looks at a pod without a program."""
+"""Interval of later checks of a pod without a program."""
 _WATCHED_INTERVAL_NS = 10 * NS_PER_S
 """The same interval if inotify reports new containers and no runtime works in the pod. While a runtime works there is
-no further event: runc starts the program in a cgroup that it has created before. A look at one pod takes half a million
-instructions."""
+no further event: runc starts the program in a cgroup that it has created before. A check of one pod takes half a
+million instructions."""
 
 
 class Programs:
-    """The looks for programs in the pods of one tree."""
+    """The checks for programs in the pods of one tree."""
 
     def __init__(self, pods: Mapping[CgroupId, TrackedPod], classifier: Classifier) -> None:
         """Begin with the tracked `pods`, which their owner keeps up to date, and tell `classifier` where one runs."""
         self._pods = pods
         self._classifier = classifier
-        self._look_at_ns = 0
-        """Earliest time of the next look in any pod."""
-        self.must_look = False
-        """Whether the next sample must look: a program may start without an event, or a limit has to be read again."""
+        self._check_at_ns = 0
+        """Earliest time of the next check of any pod."""
+        self.must_check = False
+        """Whether the next sample must check: a program may start without an event, or a limit has to be read again."""
 
     def note_container_change(self, tracked: TrackedPod) -> None:
         """Take in a container's start or end."""
         self.assume(tracked)
         if tracked.needs_limit:
-            self.must_look = True  # the next look reads the limit of the new container
+            self.must_check = True  # the next check reads the limit of the new container
 
     def assume(self, tracked: TrackedPod) -> None:
-        """Assume until the next look that a program runs in a pod; while memory is not tight, no look may come."""
-        tracked.look_at_ns = self._look_at_ns = 0
+        """Assume until the next check that a program runs in a pod; while memory is not tight, no check may come."""
+        tracked.check_at_ns = self._check_at_ns = 0
         tracked.forget_containers_limits()  # it may be a new container's
         if tracked.pod.no_program:
             tracked.pod = replace(tracked.pod, no_program=False)
 
-    def look(self, at_ns: int, *, watched: bool) -> list[TrackedPod]:
+    def check(self, at_ns: int, *, watched: bool) -> list[TrackedPod]:
         """Check whether programs run in the pods; return those now found to be node-critical.
 
         `watched` is whether inotify reports new containers.
         """
         critical: list[TrackedPod] = []
-        if at_ns < self._look_at_ns:
+        if at_ns < self._check_at_ns:
             return critical
         for tracked in self._pods.values():
             was_critical = tracked.node_critical
-            if _look_into(tracked, at_ns, watched=watched):
+            if _check(tracked, at_ns, watched=watched):
                 self._classifier.note_program(tracked, at_ns)
             if tracked.node_critical and not was_critical:
                 critical.append(tracked)
-        self._look_at_ns = min((tracked.look_at_ns for tracked in self._pods.values()), default=0)
-        self.must_look = any(
+        self._check_at_ns = min((tracked.check_at_ns for tracked in self._pods.values()), default=0)
+        self.must_check = any(
             tracked.expects_program
-            or (tracked.needs_limit and tracked.look_at_ns <= at_ns < tracked.pod.spared_until_ns)
+            or (tracked.needs_limit and tracked.check_at_ns <= at_ns < tracked.pod.spared_until_ns)
             for tracked in self._pods.values()
         )
         return critical
 
 
-def _look_into(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
+def _check(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
     """Set `Pod.no_program`, and spare the pod while a runtime works beside a program.
 
     If the containers' limits are due, also read them. Return True if a program was seen.
     """
     signs = tracked.signs
-    if at_ns < tracked.look_at_ns or at_ns < tracked.pod.spared_until_ns:
+    if at_ns < tracked.check_at_ns or at_ns < tracked.pod.spared_until_ns:
         return False
     is_new = signs.started_ns != 0 and at_ns - signs.started_ns < _NEW_NS
-    inside = look_inside(tracked.cgroup)
+    inside = inspect_pod(tracked.cgroup)
     if inside is None:  # it has no process, or they belong to a hidden namespace
         no_program = is_populated(tracked.cgroup) is False
     else:
@@ -105,13 +105,13 @@ def _look_into(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
                 tracked.pod = replace(tracked.pod, memory_max_bytes=tracked.read_limit(at_ns))
     if no_program is not tracked.pod.no_program:
         tracked.pod = replace(tracked.pod, no_program=no_program)
-    # A new pod is looked at in each sample. An older one rests: an event reports its next container.
+    # A new pod is checked at each sample. An older one rests: an event reports its next container.
     rests = not is_new and watched and (inside is None or not inside.runtime)
     is_expected = at_ns - max(signs.started_ns, signs.seen_ns) < CREATING_S * NS_PER_S  # a runtime can hang for ever
     tracked.expects_program = no_program and not rests and is_expected
     if not is_new:
         interval_ns = _WATCHED_INTERVAL_NS if rests else _INTERVAL_NS
-        tracked.look_at_ns = at_ns + interval_ns if no_program else NEVER_NS
+        tracked.check_at_ns = at_ns + interval_ns if no_program else NEVER_NS
     return inside is not None and inside.program
 
 

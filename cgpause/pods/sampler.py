@@ -81,17 +81,17 @@ class Sampler:
         )
         return Headroom(node.total_bytes, node.available_bytes, limit, used, threshold)
 
-    def glance(self) -> tuple[int, int]:
+    def headroom_bounds(self) -> tuple[int, int]:
         """Return the lowest and the highest possible headroom in bytes, without reading memory.stat, the slowest file.
 
-        They differ by the page cache (`KubepodsMemory.glance`). Both are 0 if there is no kubepods, or if `headroom`
-        has not yet read this one.
+        They differ by the page cache (`KubepodsMemory.use_bounds`). Both are 0 if there is no kubepods, or if
+        `headroom` has not yet read this one.
 
         Raises:
             CgroupGoneError: kubepods was removed.
             MalformedError, KernelReadError: a file cannot be understood or read.
         """
-        found = self.kubepods.glance(self._tree.kubepods)
+        found = self.kubepods.use_bounds(self._tree.kubepods)
         if found is None:
             return 0, 0
         limit, least, most = found

@@ -104,10 +104,10 @@ class TrackedPod:
     """The pod's own word; None while none is known. The strongest of its containers stays: a manifest never changes."""
     word_requested: bool = False
     """Whether the word of the present containers was requested."""
-    look_at_ns: int = 0
-    """Earliest time of the next look for programs in the pod."""
+    check_at_ns: int = 0
+    """Earliest time of the next check for programs in the pod."""
     expects_program: bool = False
-    """Whether a program may start in the pod without an event: none ran at the last look, and its containers were new
+    """Whether a program may start in the pod without an event: none ran at the last check, and its containers were new
     or a runtime was at work; for CREATING_S at most."""
     node_critical: bool = False
     """Whether a container of it is critical for the node, by its oom_score_adj."""

@@ -248,12 +248,12 @@ class PodTree:
         tracked.word_requested = False
         self._request_word(tracked)
 
-    def look_for_programs(self, at_ns: int, *, watched: bool = False) -> None:
+    def check_programs(self, at_ns: int, *, watched: bool = False) -> None:
         """Check whether programs run in the pods, and whether the node needs them; call it before a sample.
 
         `watched`: inotify reports new containers, so `note_container_change` is called for each.
         """
-        for tracked in self.programs.look(at_ns, watched=watched):
+        for tracked in self.programs.check(at_ns, watched=watched):
             self.update_facts(tracked, at_ns)
 
     def is_marked_otherwise(self, tracked: TrackedPod) -> bool:

@@ -54,7 +54,7 @@ class KindSigns:
     """Whether a process in the pod listens on TCP; None while unknown. Once True it stays True: a service that restarts
     will listen again."""
     has_program: bool = False
-    """Whether a look found a program in the pod after a change of its containers."""
+    """Whether a check found a program in the pod after a change of its containers."""
     was_silent: bool = False
     """Whether a program in the pod was found not to listen, after it had had the time to begin."""
     made_batch_ns: int = 0

@@ -58,7 +58,7 @@ def explain(state: State, sample: Sample, config: Config) -> tuple[Decision, tup
         what, why = _words(pod, number, done.get(pod.cgroup), blocked, place, sample, config)
         ranked = number if is_candidate else None
         action = done.get(pod.cgroup)
-        must_end = isinstance(action, Resume) and action.result is not Result.ROOM
+        must_end = isinstance(action, Resume) and action.result is not Result.HEADROOM
         verdicts.append(Verdict(usage, ranked, what, why, place, action is not None, blocked or "", must_end))
     return decision, tuple(verdicts)
 

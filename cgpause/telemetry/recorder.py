@@ -25,7 +25,7 @@ _LAST_WAIT_S = 5.0
 """Longest wait for the disk when the daemon ends, in seconds."""
 
 
-def tell(event: Event, keep: Callable[[Event], None] | None, level: int = logging.INFO) -> None:
+def report(event: Event, keep: Callable[[Event], None] | None, level: int = logging.INFO) -> None:
     """Log an event, with its fields for the journal, and hand it to `keep`, which never raises nor waits for long."""
     log.log(level, "%s", event.line, extra={"event": event})
     if keep is not None:

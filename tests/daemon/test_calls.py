@@ -40,7 +40,7 @@ def look(
 ) -> ResumeReason | None:
     since_ns = now_ns() + 10**9 if since_ns is None else since_ns
     processes = processes or Processes()
-    return processes.look(pod, pod.descendants(), since_ns, at_ns=at_ns, frozen_ns=frozen_ns)
+    return processes.find_reason(pod, pod.descendants(), since_ns, at_ns=at_ns, frozen_ns=frozen_ns)
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def test_the_history_goes_on_over_a_daemon_that_was_killed(tree: FakeTree, start
     wait_until(lambda: len(noted(state)) == 2, "the end to be noted")
 
     assert (cpu_max(pod), records_left(tree.root)) == ("50000 100000", [])
-    what = [("paused", None), ("resumed", "room")]
+    what = [("paused", None), ("resumed", "headroom")]
     assert noted(state) == [(word, "default/web", result) for word, result in what]
     (pause_found,) = account.pauses(history.read(str(state / HISTORY_FILE)))
     assert pause_found.paused_s is not None
@@ -236,7 +236,7 @@ def test_what_it_does_is_published_and_taken_away_at_the_end(tree: FakeTree, sta
     assert now["cgpause_headroom_bytes",] == GIB - HIGH
     tree.set_used(0)
 
-    wait_until(lambda: figures(run_dir).get(("cgpause_resumes_total", "room")) == 1, "the end of the pause")
+    wait_until(lambda: figures(run_dir).get(("cgpause_resumes_total", "headroom")) == 1, "the end of the pause")
     assert daemon.stop() == 0
     assert list(run_dir.iterdir()) == []
 

@@ -44,11 +44,11 @@ def sample(*args, **options):
     pathlib.Path({str(sampled)!r}).touch()
     return take(*args, **options)
 Sampler.sample = sample
-def look_inside(pod):
+def inspect_pod(pod):
     pathlib.Path({str(looked)!r}).touch()
     runs = pathlib.Path({str(started)!r}).exists()
     return Inside(runtime=not runs, program=runs)
-programs.look_inside = look_inside"""
+programs.inspect_pod = inspect_pod"""
     daemon = start(ALL_BATCH, before=look)
     wait_until(sampled.exists, "the first sample: pods that it has are not new")
     # Each may take more than there is: memory is tight with the first one, also if the second appears later.
@@ -74,7 +74,7 @@ def test_the_look_for_programs_comes_before_the_first_pause(tree: FakeTree, star
     look = """
 from cgpause.kernel.listening import Inside
 from cgpause.pods import programs
-programs.look_inside = lambda _: Inside(runtime=False, program=True, node_critical=True)"""
+programs.inspect_pod = lambda _: Inside(runtime=False, program=True, node_critical=True)"""
     pods, daemon = raise_limits(tree, start, before=look)
 
     def both_have_grown() -> bool:

@@ -267,7 +267,7 @@ def test_the_daemon_does_not_sleep_for_a_minute_after_a_container_has_started(
     if at_ns > 1000 * S:
         tracked.pod = replace(tracked.pod, changed_at_ns=1060 * S)
     assert intake.sleep_ns(Headroom(1000, 500, None, 0), at_ns) == sleep_ns
-    bench.tree.programs.must_look = True
+    bench.tree.programs.must_check = True
     assert intake.sleep_ns(Headroom(1000, 500, None, 0), at_ns) is None, "its start is no event"
 
 

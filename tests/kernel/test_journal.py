@@ -104,7 +104,7 @@ status = os.fstat(2)
 os.environ["JOURNAL_STREAM"] = f"{status.st_dev}:{status.st_ino}"
 from cgpause.telemetry.events import Event
 from cgpause.kernel.logfmt import set_up
-from cgpause.telemetry.recorder import tell
+from cgpause.telemetry.recorder import report
 set_up(verbose=False)
 tell(Event(1.0, "paused", sys.argv[2], "u", "test"), None)
 try:

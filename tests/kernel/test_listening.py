@@ -13,7 +13,7 @@ from helpers.trees import open_descriptors
 
 from cgpause.kernel import listening as workload
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.listening import Inside, listens, look_inside
+from cgpause.kernel.listening import Inside, inspect_pod, listens
 
 HEADER = b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode".ljust(149)
 LISTENING = b"   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 15716 1"
@@ -49,9 +49,9 @@ class Node:
             (self.proc / str(pid) / "comm").write_text(f"{name}\n")
         return net
 
-    def look_inside(self) -> Inside | None:
+    def inspect_pod(self) -> Inside | None:
         with Cgroup(str(self.pod.parent), "pod") as cgroup:
-            return look_inside(cgroup)
+            return inspect_pod(cgroup)
 
     def ask(self) -> bool | None:
         with Cgroup(str(self.pod.parent), "pod") as cgroup:
@@ -106,7 +106,7 @@ def test_cri_o_s_monitor_in_the_pod_is_not_asked(node: Node) -> None:
     node.add_process(9, "conmon", ipv4=LISTENING)
     node.add_process(10, "job")
     assert node.ask() is False
-    assert node.look_inside() == Inside(runtime=False, program=True)
+    assert node.inspect_pod() == Inside(runtime=False, program=True)
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,11 @@ def test_cri_o_s_monitor_in_the_pod_is_not_asked(node: Node) -> None:
     ],
 )
 def test_processes_of_a_pod_are_told_apart_by_name(node: Node, names: list[str], runtime: bool, program: bool) -> None:
-    assert node.look_inside() is None
+    assert node.inspect_pod() is None
     node.add_cgroup(GOOD, *range(10, 10 + len(names)))
     for pid, name in enumerate(names, 10):
         node.add_process(pid, name)
-    assert node.look_inside() == Inside(runtime, program)
+    assert node.inspect_pod() == Inside(runtime, program)
 
 
 def test_a_runtime_is_seen_behind_the_many_processes_of_another_container(node: Node) -> None:
@@ -138,7 +138,7 @@ def test_a_runtime_is_seen_behind_the_many_processes_of_another_container(node: 
     for pid in range(100, 140):
         node.add_process(pid, "worker")
     node.add_process(10, "runc:[2:INIT]")
-    assert node.look_inside() == Inside(runtime=True, program=True)
+    assert node.inspect_pod() == Inside(runtime=True, program=True)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_program_that_the_node_needs_is_told_by_its_oom_score(
     node.add_process(10, name)
     if adjusted is not None:
         (node.proc / "10/oom_score_adj").write_text(f"{adjusted}\n")
-    found = node.look_inside()
+    found = node.inspect_pod()
     assert found is not None
     assert found.node_critical is critical
 

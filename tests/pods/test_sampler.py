@@ -116,12 +116,12 @@ def test_bounds_of_the_headroom_need_no_memory_stat(
     fake: FakeTree, tree: PodTree, sampler: Sampler, limit: str, expected: tuple[int, int]
 ) -> None:
     tree.refresh(0)
-    assert sampler.glance() == (0, 0), "no headroom was read yet"
+    assert sampler.headroom_bounds() == (0, 0), "no headroom was read yet"
     fake.set_used(600_000, reclaimable_bytes=100_000)
     sampler.headroom()
     (fake.kubepods / "memory.max").write_text(f"{limit}\n")
     (fake.kubepods / "memory.stat").write_text("")
-    assert sampler.glance() == expected
+    assert sampler.headroom_bounds() == expected
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_a_tree_that_vanishes_and_comes_back_is_followed(fake: FakeTree, tree: P
     tree.refresh(1)
     headroom = sampler.headroom()
     assert (headroom.kubepods_max_bytes, headroom.kubepods_used_bytes, headroom.used_pct) == (None, 0, 25)
-    assert sampler.glance() == (0, 0)
+    assert sampler.headroom_bounds() == (0, 0)
     shutil.copytree(fake.folder / "away", fake.kubepods)
     (fake.kubepods / "memory.max").write_text("77\n")
     tree.refresh(2)

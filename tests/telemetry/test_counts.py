@@ -74,7 +74,7 @@ def test_totals_of_a_namespace_begin_at_zero_once_it_has_a_pod_that_may_be_pause
 def test_pauses_are_counted_by_namespace_pod_and_mechanism() -> None:
     made = counts(
         event("paused", "a/x"),
-        event("resumed", "a/x", at_s=1004, result="room"),
+        event("resumed", "a/x", at_s=1004, result="headroom"),
         event("paused", "a/x", 1010),
         event("paused", "a/y", mechanism=FREEZE),
         event("paused", "b/x"),
@@ -98,7 +98,7 @@ def test_time_before_and_after_a_freeze_is_told_apart() -> None:
     made.count_paused([paused_pod()], 1002 * S)
     made.count(event("froze", at_s=1003, mechanism=FREEZE))
     made.count_paused([paused_pod(mechanism=FREEZE)], 1007 * S)
-    made.count(event("resumed", at_s=1008, result="room", mechanism=FREEZE))
+    made.count(event("resumed", at_s=1008, result="headroom", mechanism=FREEZE))
 
     assert of(made, SECONDS) == {("default", THROTTLE): 3, ("default", FREEZE): 5}
     assert of(made, PAUSES) == {("default", THROTTLE): 1}
@@ -108,7 +108,7 @@ def test_time_before_and_after_a_freeze_is_told_apart() -> None:
 def test_of_a_pause_of_the_daemon_before_only_our_time_is_counted() -> None:
     adopted = counts()
     adopted.count_paused([paused_pod(since_s=900)], 1003 * S)
-    ended_at_once = counts(event("resumed", since_s=900, at_s=1003, result="room"))
+    ended_at_once = counts(event("resumed", since_s=900, at_s=1003, result="headroom"))
 
     for made in (adopted, ended_at_once):
         assert of(made, SECONDS) == {("default", THROTTLE): 3}
@@ -158,7 +158,7 @@ def test_drifts_and_surrenders() -> None:
 
 
 def done(pod: str, since_s: float) -> tuple[Event, Event]:
-    return event("paused", pod, since_s), event("resumed", pod, since_s, since_s + 1, result="room")
+    return event("paused", pod, since_s), event("resumed", pod, since_s, since_s + 1, result="headroom")
 
 
 def test_the_pod_paused_longest_ago_gives_way_and_the_namespace_keeps_its_pauses() -> None:
@@ -222,7 +222,7 @@ def test_a_bound_belongs_to_the_bucket_below_it() -> None:
 
 # --- any sequence of events ------------------------------------------------------------------------------------------
 
-texts = st.text(max_size=8) | st.sampled_from(["daemon", "manual", THROTTLE, FREEZE, "room", "gone", "a/x", "b/y"])
+texts = st.text(max_size=8) | st.sampled_from(["daemon", "manual", THROTTLE, FREEZE, "headroom", "gone", "a/x", "b/y"])
 anything = st.builds(
     Event,
     at=st.floats(0, 1e9),
@@ -278,7 +278,7 @@ def test_how_often_is_looked_changes_no_total(pauses: list[tuple[str, int, int]]
         made.count(event("paused", name, now_s))
         running[name] = paused_pod(name, now_s)
         look_until(now_s + length)
-        made.count(event("resumed", name, now_s, now_s + length, result="room"))
+        made.count(event("resumed", name, now_s, now_s + length, result="headroom"))
         del running[name]
         now_s += length
         expected[pod] += length

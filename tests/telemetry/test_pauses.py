@@ -23,7 +23,7 @@ def paused(at: float, since_s: float, **more: object) -> Event:
 
 
 def resumed(at: float, since_s: float | None, paused_s: float | None, **more: object) -> Event:
-    return event("resumed", at, since_s, paused_s, **{"result": "room", **more})
+    return event("resumed", at, since_s, paused_s, **{"result": "headroom", **more})
 
 
 def only(*events: Event) -> PastPause:
@@ -32,11 +32,11 @@ def only(*events: Event) -> PastPause:
 
 
 def test_a_pause_and_its_end_are_one() -> None:
-    found = only(paused(100, 5, reason="full", memory_current_bytes=7), resumed(109, 5, 9, reason="room"))
+    found = only(paused(100, 5, reason="full", memory_current_bytes=7), resumed(109, 5, 9, reason="headroom"))
 
     assert (found.start, found.end, found.paused_s, found.state) == (100, 109, 9, PauseState.ENDED)
     assert (found.pod, found.uid, found.mechanism, found.owner) == ("default/u1", "u1", "throttle", "daemon")
-    assert (found.reason, found.result, found.end_reason) == ("full", "room", "room")
+    assert (found.reason, found.result, found.end_reason) == ("full", "headroom", "headroom")
     assert (found.cpu_max, found.memory_current_bytes) == ("max 100000", 7)
 
 

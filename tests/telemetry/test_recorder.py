@@ -12,7 +12,7 @@ from helpers.refusals import failing
 from cgpause.core.paths import HISTORY_FILE
 from cgpause.telemetry import history, recorder
 from cgpause.telemetry.events import Event
-from cgpause.telemetry.recorder import HistoryWriter, StateDirThread, keeps_history, tell
+from cgpause.telemetry.recorder import HistoryWriter, StateDirThread, keeps_history, report
 
 
 def event(number: int) -> Event:
@@ -26,8 +26,8 @@ def path(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> str:
 
 
 def test_an_event_is_logged_with_its_fields_and_kept(path: str, caplog: pytest.LogCaptureFixture) -> None:
-    tell(event(1), HistoryWriter(path, 1).keep, logging.WARNING)
-    tell(event(2), None)
+    report(event(1), HistoryWriter(path, 1).keep, logging.WARNING)
+    report(event(2), None)
 
     assert caplog.messages == [event(1).line, event(2).line]
     assert [record.levelno for record in caplog.records] == [logging.WARNING, logging.INFO]

@@ -19,7 +19,7 @@ from lab.bed.kubepods import PodSpec, make_cgroup, make_uid, read_keyed, scope_n
 from vm.realnode import Node
 
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.listening import Inside, look_inside, refused_connections
+from cgpause.kernel.listening import Inside, inspect_pod, refused_connections
 
 REPO = Path(__file__).parents[2]
 SOCKETS = Path(__file__).with_name("sockets.py")
@@ -30,7 +30,7 @@ from cgpause.pods.tree import PodTree
 config = Config(reserve=ReserveConfig(sacrifice=True), protect=ProtectConfig(namespaces=()))
 tree = PodTree(sys.argv[1], "/nowhere", config)
 tree.refresh(0)
-tree.look_for_programs(0)
+tree.check_programs(0)
 tree.read_details(0)
 pods = [tracked.pod for tracked in tree.pods.values()]
 shown = ("kind", "cpu_usage_usec", "reclaimable_bytes", "memory_max_bytes", "protected")
@@ -154,7 +154,7 @@ def test_pods_in_which_something_listens_are_services_and_all_others_batch(pods:
     }
     for pod in made:
         with Cgroup(str(pod.parent), pod.name) as cgroup:
-            assert look_inside(cgroup) == Inside(runtime=False, program=True)
+            assert inspect_pod(cgroup) == Inside(runtime=False, program=True)
 
 
 def assert_is_64_mib(limit: int | None) -> None:
@@ -245,10 +245,10 @@ def test_a_connection_that_is_refused_is_counted_also_while_the_pod_is_frozen(po
 def test_a_pod_whose_program_runs_is_not_being_made(pods: Pods, tmp_path: Path) -> None:
     pod = pods.add("made", "none")
     cgroup = Cgroup(str(pods.node.root), str(pod.relative_to(pods.node.root)))
-    assert look_inside(cgroup) == Inside(runtime=False, program=True)
+    assert inspect_pod(cgroup) == Inside(runtime=False, program=True)
     runtime = tmp_path / "runc:[2:INIT]"  # runc has this name until it starts the container's program
     shutil.copy("/bin/sleep", runtime)
     pid = pods.start_in(pod, [str(runtime), "infinity"])
     wait_until(lambda: Path(f"/proc/{pid}/comm").read_text().strip() == runtime.name, "the runtime")
-    assert look_inside(cgroup) == Inside(runtime=True, program=True)
+    assert inspect_pod(cgroup) == Inside(runtime=True, program=True)
     cgroup.close()

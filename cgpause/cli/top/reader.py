@@ -53,7 +53,7 @@ _EVENTS_OF_ONE = 2000
 """Number of the history's last events in which the events of one pod are searched."""
 
 
-class Kept:
+class RecentEvents:
     """The last events of a history file; none if there is no file or it cannot be read."""
 
     def __init__(self, path: str | None) -> None:
@@ -66,7 +66,7 @@ class Kept:
         self.none = "none yet" if path is not None else "no history is kept for another tree without --state-dir"
         """The reason why there are no events, if there are none."""
 
-    def look(self) -> None:
+    def read(self) -> None:
         """Read the events again if the file has changed."""
         if self._path is None:
             return
@@ -123,7 +123,7 @@ class Reader:
         self.tree = PodTree(root, log_dir, config, Kinds(known.kinds))
         self._sampler = Sampler(self.tree)
         self._cpus: dict[CgroupId, _CpuUse] = {}
-        self._kept = Kept(history_path)
+        self._recent = RecentEvents(history_path)
         self._state = State(reserve=reserve.with_peaks(Peaks(known.peaks)))
         self._growths = self._state.reserve.growths
         self._tight = True
@@ -132,7 +132,7 @@ class Reader:
         self._pressure: tuple[int, Pressure] | None = None
         self._daemon = FoundDaemon(DaemonState.UNKNOWN)
         self._host = os.uname().nodename
-        self._walk_at_ns = self._facts_at_ns = 0
+        self._refresh_at_ns = self._facts_at_ns = 0
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -148,7 +148,7 @@ class Reader:
     def configure(self, config: Config) -> None:
         """Use another configuration from the next read on."""
         self.tree.config = config
-        self._facts_at_ns = self._walk_at_ns = 0  # its rules may change the class or protection of any pod
+        self._facts_at_ns = self._refresh_at_ns = 0  # its rules may change the class or protection of any pod
 
     def read(self, at_ns: int, detail_of: CgroupId | None = None) -> NodeView:
         """Return a snapshot at `at_ns` (CLOCK_BOOTTIME); it has the details of the pod `detail_of`."""
@@ -156,10 +156,10 @@ class Reader:
         error = self._refresh(at_ns)
         for tracked in self.tree.pods.values():
             tracked.see_record()
-        self._kept.look()
+        self._recent.read()
         sample: Sample | None
         try:
-            self.tree.look_for_programs(at_ns)
+            self.tree.check_programs(at_ns)
             sample = self._sampler.sample(at_ns)
             if self._tight or at_ns >= self._details_at_ns:
                 self._details_at_ns = at_ns + _DETAILS_NS
@@ -182,9 +182,9 @@ class Reader:
             pressure=pressure,
             moments=tuple(self._moments),
             pods=pods,
-            events=self._kept.events,
+            events=self._recent.events,
             error=error,
-            no_events=self._kept.none,
+            no_events=self._recent.none,
             detail=None if detail_of is None else self.detail(detail_of, at_ns),
         )
 
@@ -204,14 +204,14 @@ class Reader:
             oom_kills=_oom_kills(cgroup),
             pressure=read_pressure(cgroup),
             processes=processes,
-            events=self._kept.of(tracked.pod.uid),
+            events=self._recent.of(tracked.pod.uid),
         )
 
     def _refresh(self, at_ns: int) -> str | None:
         """Refresh pods and daemon if that is due, and the CPU rates; return the error of the refresh, or None."""
         error = None
-        if at_ns >= self._walk_at_ns:
-            self._walk_at_ns = at_ns + _REFRESH_NS
+        if at_ns >= self._refresh_at_ns:
+            self._refresh_at_ns = at_ns + _REFRESH_NS
             self._daemon = find_daemon(self.tree.root)
             facts = at_ns >= self._facts_at_ns
             if facts:
@@ -220,7 +220,7 @@ class Reader:
                 self.tree.refresh(at_ns, facts=facts)
             except CgpauseError as e:
                 error = str(e)
-                self._walk_at_ns = 0
+                self._refresh_at_ns = 0
         before, self._cpus = self._cpus, {}
         for key, tracked in self.tree.pods.items():
             with suppress(CgpauseError):
@@ -267,7 +267,7 @@ class Reader:
         for key, tracked in self.tree.pods.items():
             verdict = known.get(key)
             if verdict is None and not tracked.cgroup.exists():
-                self._walk_at_ns = 0  # the pod has ended since the refresh
+                self._refresh_at_ns = 0  # the pod has ended since the refresh
                 continue
             state = PodState.RUNNING
             if key in paused:

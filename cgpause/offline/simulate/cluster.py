@@ -36,7 +36,7 @@ class Cluster:
         self._jobs = [0] * len(nodes)
         """Number of jobs admitted to each node."""
         self._leaving = any(pod.lasts_s is not None and pod.lasts_s < math.inf for pod in self._coming)
-        """Whether a lasting pod can also give room back."""
+        """Whether a lasting pod can also give memory back."""
         self._due: list[float] = [math.inf] * len(nodes)
         """Time of the next change on each node; `_heap` has it, with outdated times."""
         self._heap: list[tuple[float, int]] = []
@@ -101,7 +101,7 @@ class Cluster:
             heapq.heappush(self._heap, (due_s, number))
 
     def _is_awaited(self, number: int) -> bool:
-        """Return True if the queue waits for a node: for its jobs, or for room on it."""
+        """Return True if the queue waits for a node: for its jobs, or for memory on it."""
         if self._jobs[number]:
             return True
         return self._leaving and bool(self._queue) and len(self._nodes[number].admitted) > 0

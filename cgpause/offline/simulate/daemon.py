@@ -320,8 +320,8 @@ class SimDaemon:
         """Note the end of a pod for the policy, or of a container that was killed for lack of memory on the node."""
         facts = pod.facts
         if facts is not None and facts.workload is not None:
-            peak = int(pod.peak_bytes) if pod.peak_bytes > pod.told_bytes else 0
-            pod.told_bytes = pod.peak_bytes
+            peak = int(pod.peak_bytes) if pod.peak_bytes > pod.reported_bytes else 0
+            pod.reported_bytes = pod.peak_bytes
             if killed or peak:
                 after_kill = pod.oom_kills > 0 and not killed
                 self._ended.append(Ended(facts.cgroup, facts.workload, peak, killed, after_kill))

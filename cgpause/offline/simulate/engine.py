@@ -67,14 +67,14 @@ class Engine:
     """The virtual CPUs and the memory of one node."""
 
     def __init__(
-        self, node: SimNode, *, cpus: float, room_bytes: float, throttled_cpus: float, reclaim_s: float
+        self, node: SimNode, *, cpus: float, capacity_bytes: float, throttled_cpus: float, reclaim_s: float
     ) -> None:
-        """`room_bytes`: memory for all pods; `throttled_cpus`: the CPU share of a throttled pod.
+        """`capacity_bytes`: memory for all pods; `throttled_cpus`: the CPU share of a throttled pod.
 
         `reclaim_s`: CPU time of one attempt to reclaim memory, per pod: the kernel looks into the cgroups of each.
         """
         self.now_s = START_S
-        self.room_bytes = room_bytes
+        self.capacity_bytes = capacity_bytes
         self.pods: list[SimPod] = []
         """Pods with a cgroup."""
         self.byte_seconds = 0.0
@@ -181,7 +181,7 @@ class Engine:
         if change_s <= due_s:
             self.now_s = max(change_s, self.now_s)
             self._changes_s = None
-            while self._slope > 0 and self.used_bytes > self.room_bytes - 1:
+            while self._slope > 0 and self.used_bytes > self.capacity_bytes - 1:
                 self._catch_up()
                 self._begin_reclaim()
                 self._share()
@@ -221,7 +221,7 @@ class Engine:
         if self._throttled.size:
             change_s = min(change_s, self._end_s(self._throttled))
         if self._slope > 0:
-            change_s = min(change_s, self._then_s + (self.room_bytes - self._used) / self._slope)
+            change_s = min(change_s, self._then_s + (self.capacity_bytes - self._used) / self._slope)
         self._changes_s = change_s
         return change_s
 
@@ -260,7 +260,7 @@ class Engine:
     def _end_try(self, pod: SimPod) -> None:
         """End an attempt: resume the step if a page is free; otherwise try again, or kill after the last attempt."""
         pod.tries_left -= 1
-        if self.used_bytes + PAGE > self.room_bytes:
+        if self.used_bytes + PAGE > self.capacity_bytes:
             if pod.tries_left:
                 self._try(pod)
                 return

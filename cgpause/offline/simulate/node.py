@@ -61,9 +61,11 @@ class SimNode:
         self.admitted: dict[SimPod, None] = {}
         """Present and admitted pods, in order."""
         self.gone: list[SimPod] = []
-        room_bytes = _NODE_BYTES if kubepods_max_bytes is None else min(_NODE_BYTES, kubepods_max_bytes)
+        capacity_bytes = _NODE_BYTES if kubepods_max_bytes is None else min(_NODE_BYTES, kubepods_max_bytes)
         throttled_cpus = min((config or Config()).throttle.cpus, 1.0)  # a pod is one thread
-        self.engine = Engine(self, cpus=cpus, room_bytes=room_bytes, throttled_cpus=throttled_cpus, reclaim_s=reclaim_s)
+        self.engine = Engine(
+            self, cpus=cpus, capacity_bytes=capacity_bytes, throttled_cpus=throttled_cpus, reclaim_s=reclaim_s
+        )
         self._random = Random(seed)  # noqa: S311 - repeatable, not secret
         self._make_s = make_s
         self._made_at_s = START_S
@@ -100,7 +102,7 @@ class SimNode:
         used = self.engine.used_bytes
         if self.daemon is not None and self.daemon.noise:
             # The kernel returns advance charges before it reclaims or kills.
-            used = min(used + sum(pod.charged_bytes for pod in self.pods), self.engine.room_bytes)
+            used = min(used + sum(pod.charged_bytes for pod in self.pods), self.engine.capacity_bytes)
         return Headroom(
             node_total_bytes=_NODE_BYTES,
             node_available_bytes=int(_NODE_BYTES - used),
@@ -265,5 +267,5 @@ class SimNode:
         """Return oom_badness() in bytes."""
         adj = _OOM_SCORE_ADJ[pod.qos]
         if pod.request_bytes is not None:
-            adj = oom_score_adj(pod.request_bytes, int(self.engine.room_bytes))
-        return self.engine.used(pod) + adj * self.engine.room_bytes / 1000
+            adj = oom_score_adj(pod.request_bytes, int(self.engine.capacity_bytes))
+        return self.engine.used(pod) + adj * self.engine.capacity_bytes / 1000

@@ -84,7 +84,7 @@ class SimPod:
     used_bytes: float = 0.0
     peak_bytes: float = 0.0
     """Highest `used_bytes`, of all its containers."""
-    told_bytes: float = 0.0
+    reported_bytes: float = 0.0
     """The same when the daemon last saw one of them end."""
     charged_bytes: float = 0.0
     """Pages in `memory.current` that the kernel has charged in advance: one batch per CPU."""

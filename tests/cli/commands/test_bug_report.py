@@ -99,7 +99,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Node:
     tree.add_pod("web", namespace="batch")
     state = tree.folder / "state"
     state.mkdir()
-    gone = Event(1.7e9, "resumed", "payments/gone-1", "u-gone", "memory came back", result="room")
+    gone = Event(1.7e9, "resumed", "payments/gone-1", "u-gone", "memory came back", result="headroom")
     history.append(str(state / HISTORY_FILE), gone, 1 << 20)
     journal = tree.folder / "journal"
     journal.write_text(JOURNAL)

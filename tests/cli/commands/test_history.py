@@ -43,7 +43,7 @@ def paused(ago_s: float, since_s: float, **more: object) -> Event:
 
 
 def resumed(ago_s: float, since_s: float, paused_s: float) -> Event:
-    facts = {"result": "room", "cpu_max_to": "max 100000"}
+    facts = {"result": "headroom", "cpu_max_to": "max 100000"}
     return event("resumed", round(NOW - ago_s, 3), since_s, paused_s, reason="fits again", **(POD | facts))
 
 
@@ -66,8 +66,8 @@ def test_pauses_are_listed_and_then_summed_up_per_pod(state: Path) -> None:
     start = f"{datetime.fromtimestamp(paused(100, 1).at):%Y-%m-%d %H:%M:%S}"
     assert header.split("  ")[0] == "START"
     assert first.split("  ")[0] == start
-    assert first.endswith("default/web  throttle     9.0s  needs 12Mi  room: fits again")
-    assert second.endswith("default/web  throttle    1m05s  needs 12Mi  room: fits again")
+    assert first.endswith("default/web  throttle     9.0s  needs 12Mi  headroom: fits again")
+    assert second.endswith("default/web  throttle    1m05s  needs 12Mi  headroom: fits again")
     assert third.endswith("throttle        ?  needs 12Mi  end unknown: the node was booted since")
     assert (blank, totals.split()) == ("", ["POD", "PAUSES", "PAUSED", "LONGEST"])
     assert web.split() == ["default/web", "2", "1m14s", "1m05s"]
@@ -93,7 +93,7 @@ def test_json_has_utc_and_what_is_not_known_is_null(state: Path) -> None:
         "mechanism": "throttle",
         "owner": "daemon",
         "reason": "needs 12Mi",
-        "result": "room",
+        "result": "headroom",
         "end_reason": "fits again",
         "cpu_max": "max 100000",
         "memory_current_bytes": 7,

@@ -11,7 +11,7 @@ from helpers.commandline import GIB, MIB, Patch, S, snapshot
 from helpers.refusals import occupy
 from helpers.trees import FakeTree, damage, open_descriptors, pause_pod
 
-from cgpause.cli.top.reader import Kept, Reader
+from cgpause.cli.top.reader import Reader, RecentEvents
 from cgpause.cli.top.ui import Ui, shown_pods, state_words
 from cgpause.cli.top.values import Kubepods, NodeView, PodState, SeenPod
 from cgpause.config.settings import Config
@@ -298,18 +298,18 @@ def note(path: Path, at: float) -> None:
 
 def test_the_history_is_read_again_when_there_is_more(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
-    kept = Kept(str(path))
-    kept.look()
-    assert not kept.events
+    recent = RecentEvents(str(path))
+    recent.read()
+    assert not recent.events
     note(path, 1.0)
-    kept.look()
-    before = kept.events
+    recent.read()
+    before = recent.events
     assert [event.at for event in before] == [1.0]
-    kept.look()
-    assert kept.events is before
+    recent.read()
+    assert recent.events is before
     note(path, 2.0)
-    kept.look()
-    assert [event.at for event in kept.events] == [1.0, 2.0]
+    recent.read()
+    assert [event.at for event in recent.events] == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -327,10 +327,10 @@ def test_a_history_that_cannot_be_read_is_none_and_the_dashboard_can_say_why(
     path = tmp_path / "history.jsonl"
     if there in ("folder", "link"):
         occupy(path, there)
-    kept = Kept(None if there == "no path" else str(path))
-    kept.look()
-    assert kept.events == ()
-    assert kept.none.startswith(said)
+    recent = RecentEvents(None if there == "no path" else str(path))
+    recent.read()
+    assert recent.events == ()
+    assert recent.none.startswith(said)
 
 
 def test_of_one_pod_its_own_events_are_found_among_the_others(tmp_path: Path) -> None:
@@ -338,11 +338,11 @@ def test_of_one_pod_its_own_events_are_found_among_the_others(tmp_path: Path) ->
     for number in range(500):
         event = Event(number, "paused", "default/web", f"uid-{number % 250}", "no room")
         history.append(str(path), event, 1 << 20)
-    kept = Kept(str(path))
-    assert kept.of("uid-7") == ()
-    kept.look()
+    recent = RecentEvents(str(path))
+    assert recent.of("uid-7") == ()
+    recent.read()
 
-    assert [event.at for event in kept.of("uid-7")] == [7.0, 257.0]
-    assert kept.of("uid-none") == ()
+    assert [event.at for event in recent.of("uid-7")] == [7.0, 257.0]
+    assert recent.of("uid-none") == ()
     path.unlink()
-    assert kept.of("uid-7") == ()
+    assert recent.of("uid-7") == ()

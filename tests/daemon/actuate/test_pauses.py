@@ -29,7 +29,7 @@ def test_pods_are_paused_and_each_gets_its_own_original_back(bench: Bench, caplo
     assert len(records_left(bench.fake.root)) == 3
     bench.resume("a", "b", "c")
     assert (bench.paused(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
-    assert (bench.actuator.counts.pauses, bench.actuator.counts.causes[Result.ROOM]) == (3, 3)
+    assert (bench.actuator.counts.pauses, bench.actuator.counts.causes[Result.HEADROOM]) == (3, 3)
     assert len(lines(caplog)) == 6
 
 
@@ -67,7 +67,7 @@ def test_whatever_is_done_to_a_pod_is_told_once_to_log_and_history(bench: Bench,
         ("paused", "default/b", None),
         ("froze", "default/b", None),
         ("asserted again", "default/b", None),
-        ("resumed", "default/a", "room"),
+        ("resumed", "default/a", "headroom"),
         ("sacrificed", "default/b", None),
         ("resumed", "default/b", "sacrificed"),
         ("paused", "default/c", None),
@@ -257,7 +257,7 @@ def test_a_resume_that_fails_keeps_the_record_is_tried_again_and_told_once_for_e
         bench.resume("b")
         assert (bench.paused(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
     assert [r.levelname for r in caplog.records if "could not resume" in r.getMessage()] == ["ERROR"] * 2
-    assert (bench.actuator.counts.resume_failures, +bench.actuator.counts.causes) == (4, {Result.ROOM: 2})
+    assert (bench.actuator.counts.resume_failures, +bench.actuator.counts.causes) == (4, {Result.HEADROOM: 2})
 
 
 # --- watches -------------------------------------------------------------------------------------------------------

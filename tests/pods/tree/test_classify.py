@@ -184,13 +184,13 @@ def test_a_workload_is_certainly_batch_only_if_a_pod_of_it_did_not_listen(
     answer: bool | None,
     known: dict[str, bool | None],
 ) -> None:
-    monkeypatch.setattr(programs, "look_inside", lambda _: inside)
+    monkeypatch.setattr(programs, "inspect_pod", lambda _: inside)
     tree.refresh(0)
     path = str(fake.add_pod("web-0"))
     tree.refresh(S)
     (tracked,) = tree.pods.values()
     tree.note_container_change(tracked, S)
-    tree.look_for_programs(2 * S)
+    tree.check_programs(2 * S)
     if answer is not None:
         asked.answers[path] = answer
         tree.refresh(12 * S)
@@ -217,7 +217,7 @@ def test_the_silence_of_an_init_container_says_nothing_of_the_container_after_it
     doubted: bool,
 ) -> None:
     """Otherwise a service whose init container ran for a minute would be frozen as batch before it can listen."""
-    monkeypatch.setattr(programs, "look_inside", lambda _: inside)
+    monkeypatch.setattr(programs, "inspect_pod", lambda _: inside)
     tree.refresh(0)
     path = fake.add_pod("web-0")
     asked.answers = {str(path): False}
@@ -230,7 +230,7 @@ def test_the_silence_of_an_init_container_says_nothing_of_the_container_after_it
 
     (path / "memory.events").write_text(f"oom_kill {kills}\n")
     tree.note_container_change(tracked, 100 * S)
-    tree.look_for_programs(101 * S)
+    tree.check_programs(101 * S)
     assert tree.classifier.kinds.known() == ({} if doubted else {"default/web": False})
     assert tracked.pod.kind is (PodKind.STARTING if doubted else PodKind.BATCH)
 
@@ -409,7 +409,7 @@ def test_of_all_replicas_with_init_containers_none_is_batch(
     fake: FakeTree, tree: PodTree, asked: Asked, monkeypatch: Patch
 ) -> None:
     """The second replica made nothing certain, and was asked after its own start, because it was paused."""
-    monkeypatch.setattr(programs, "look_inside", lambda _: PROGRAM)
+    monkeypatch.setattr(programs, "inspect_pod", lambda _: PROGRAM)
     tree.refresh(0)
     asked.answers = {str(fake.add_pod("web-0")): False, str(fake.add_pod("web-1")): False}
     tree.refresh(S)
@@ -421,6 +421,6 @@ def test_of_all_replicas_with_init_containers_none_is_batch(
     tree.read_details(99 * S)
     assert second.pod.kind is PodKind.BATCH
     tree.note_container_change(first, 100 * S)
-    tree.look_for_programs(101 * S)
+    tree.check_programs(101 * S)
     assert [one.pod.kind for one in (first, second)] == [PodKind.STARTING] * 2
     assert not second.signs.was_silent, "if it ends now, its workload is not batch"

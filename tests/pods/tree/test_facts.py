@@ -169,7 +169,7 @@ def test_the_limit_of_a_pod(
 def test_a_container_s_limit_counts_once_its_program_runs(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
     """Between two containers the pod's own limit counts: the next container may have all of it."""
     found = [Inside(runtime=False, program=True)]
-    monkeypatch.setattr(programs, "look_inside", lambda _: found[0])
+    monkeypatch.setattr(programs, "inspect_pod", lambda _: found[0])
     pod = fake.add_pod("web", current=2 * MIB, memory_max=str(90 * MIB))
     set_limit(pod, str(20 * MIB))
     tree.refresh(0)
@@ -180,10 +180,10 @@ def test_a_container_s_limit_counts_once_its_program_runs(fake: FakeTree, tree: 
     found[0] = Inside(runtime=True, program=False)
     set_limit(pod, str(60 * MIB))
     tree.containers_changed(tracked, 2 * S, removed=False)
-    tree.look_for_programs(3 * S)
+    tree.check_programs(3 * S)
     assert limit_of(tree) == 90 * MIB, "it may not have its limit yet"
     found[0] = Inside(runtime=False, program=True)
-    tree.look_for_programs(4 * S)
+    tree.check_programs(4 * S)
     assert limit_of(tree) == 60 * MIB
 
 
@@ -191,47 +191,47 @@ def test_a_look_while_a_pod_is_spared_leaves_its_limit_to_the_next_one(
     fake: FakeTree, tree: PodTree, monkeypatch: Patch
 ) -> None:
     """inotify reports a container before its runtime has set the limit."""
-    monkeypatch.setattr(programs, "look_inside", lambda _: Inside(runtime=False, program=True))
+    monkeypatch.setattr(programs, "inspect_pod", lambda _: Inside(runtime=False, program=True))
     pod = fake.add_pod("web", current=2 * MIB, memory_max="max")
     set_limit(pod, "max")
     tree.refresh(0)
     (tracked,) = tree.pods.values()
     tree.containers_changed(tracked, S, removed=False)
     set_limit(pod, str(20 * MIB))
-    tree.look_for_programs(S + 1)
-    assert (limit_of(tree), tree.programs.must_look) == (None, True)
-    tree.look_for_programs(2 * S)
-    assert (limit_of(tree), tree.programs.must_look) == (20 * MIB, False)
+    tree.check_programs(S + 1)
+    assert (limit_of(tree), tree.programs.must_check) == (None, True)
+    tree.check_programs(2 * S)
+    assert (limit_of(tree), tree.programs.must_check) == (20 * MIB, False)
 
 
 def test_a_pod_without_a_limit_that_is_spared_later_needs_no_look(
     fake: FakeTree, tree: PodTree, monkeypatch: Patch
 ) -> None:
     """Otherwise the daemon would look at each sample for ever: no later look changes it back."""
-    monkeypatch.setattr(programs, "look_inside", lambda _: Inside(runtime=False, program=True))
+    monkeypatch.setattr(programs, "inspect_pod", lambda _: Inside(runtime=False, program=True))
     fake.add_pod("old", memory_max="max")
     tree.refresh(0)
     (old,) = tree.pods.values()
-    tree.look_for_programs(20 * S)
+    tree.check_programs(20 * S)
     new = fake.add_pod("new", memory_max="1000")
     set_limit(new, "1000")
     tree.refresh(21 * S)
     old.spare(60 * S)
     for at_s in (22, 40):
-        tree.look_for_programs(at_s * S)
+        tree.check_programs(at_s * S)
         assert old.needs_limit
-        assert not tree.programs.must_look
+        assert not tree.programs.must_check
 
 
 def test_a_limit_that_cannot_be_read_stays(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(programs, "look_inside", lambda _: Inside(runtime=False, program=True))
+    monkeypatch.setattr(programs, "inspect_pod", lambda _: Inside(runtime=False, program=True))
     pod = fake.add_pod("web", current=2 * MIB, memory_max=str(90 * MIB))
     set_limit(pod, str(20 * MIB))
     tree.refresh(0)
     (tracked,) = tree.pods.values()
     tree.containers_changed(tracked, S, removed=False)
     (pod / "memory.max").unlink()
-    tree.look_for_programs(2 * S)
+    tree.check_programs(2 * S)
     assert limit_of(tree) == 90 * MIB
     assert tracked.limit_due
 

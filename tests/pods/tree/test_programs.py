@@ -43,7 +43,7 @@ def test_a_pod_is_unmade_until_a_program_runs_in_it(
     no_program: bool,
 ) -> None:
     found = [inside]
-    monkeypatch.setattr(programs, "look_inside", lambda _: found[0])
+    monkeypatch.setattr(programs, "inspect_pod", lambda _: found[0])
     tree.refresh(0)
     path = fake.add_pod("web-0", current=100 * MIB)  # ended containers left some
     for child, used in zip(containers(path), (0, used_mib * MIB), strict=True):
@@ -51,14 +51,14 @@ def test_a_pod_is_unmade_until_a_program_runs_in_it(
     if populated is not None:
         (path / "cgroup.events").write_text(f"populated {populated}\n")
     (tracked,) = tree.refresh(S)[0]
-    tree.look_for_programs(S)
+    tree.check_programs(S)
     assert not tracked.pod.no_program, "it is spared anyway"
-    tree.look_for_programs(2 * S)
+    tree.check_programs(2 * S)
     assert tracked.pod.no_program is no_program
-    assert tree.programs.must_look is (no_program or inside is BOTH), "a runtime at work may yet set a limit"
+    assert tree.programs.must_check is (no_program or inside is BOTH), "a runtime at work may yet set a limit"
 
     found[0] = PROGRAM
-    tree.look_for_programs(3 * S)
+    tree.check_programs(3 * S)
     assert not tracked.pod.no_program
     tracked.pod = replace(tracked.pod, no_program=True)
     tree.note_container_change(tracked, 4 * S)
@@ -69,31 +69,31 @@ def test_a_pod_is_protected_once_a_program_in_it_is_critical_for_the_node(
     fake: FakeTree, tree: PodTree, monkeypatch: Patch
 ) -> None:
     found = [RUNTIME]
-    monkeypatch.setattr(programs, "look_inside", lambda _: found[0])
+    monkeypatch.setattr(programs, "inspect_pod", lambda _: found[0])
     tree.refresh(0)
     fake.add_pod("csi-0")
     (tracked,) = tree.refresh(S)[0]
-    tree.look_for_programs(2 * S)
+    tree.check_programs(2 * S)
     assert tracked.pod.protected is None
     found[0] = PROGRAM._replace(node_critical=True)
-    tree.look_for_programs(3 * S)
+    tree.check_programs(3 * S)
     assert tracked.pod.protected == "critical for the node (oom_score_adj -997)"
     found[0] = PROGRAM
     tree.note_container_change(tracked, 4 * S)
-    tree.look_for_programs(5 * S)
+    tree.check_programs(5 * S)
     assert tracked.pod.protected is not None, "an init container may be less critical than the program before it"
 
 
 def test_a_pod_in_which_a_runtime_works_beside_a_program_is_spared_for_a_while(
     fake: FakeTree, tree: PodTree, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(programs, "look_inside", lambda _: BOTH)
+    monkeypatch.setattr(programs, "inspect_pod", lambda _: BOTH)
     tree.refresh(0)
     fake.add_pod("web-0")
     (tracked,) = tree.refresh(S)[0]
-    tree.look_for_programs(2 * S)
+    tree.check_programs(2 * S)
     assert tracked.pod.spared_until_ns == 2 * S + int(SPARED_S * S)
-    tree.look_for_programs(20 * S)
+    tree.check_programs(20 * S)
     assert tracked.pod.spared_until_ns == 2 * S + int(SPARED_S * S), "a program may have the name of a runtime"
 
 
@@ -115,23 +115,23 @@ def test_after_a_while_only_pods_that_still_wait_are_looked_at_and_not_in_each_s
         looks.append(found[0])
         return found[0]
 
-    monkeypatch.setattr(programs, "look_inside", look)
+    monkeypatch.setattr(programs, "inspect_pod", look)
     for child in containers(fake.add_pod("web-0")):
         (child / "memory.current").write_text("0\n")
     (tracked,) = tree.refresh(0)[0]
     for at_ns in (S, (1 + seconds) * S - 1, (1 + seconds) * S):
-        tree.look_for_programs(at_ns, watched=watched)
+        tree.check_programs(at_ns, watched=watched)
         assert tracked.pod.no_program, "also where it waited before the daemon started"
-        assert tree.programs.must_look is (seconds == 1), "else an event reports the program's container"
+        assert tree.programs.must_check is (seconds == 1), "else an event reports the program's container"
     assert len(looks) == 2
     found[0] = PROGRAM
     for at_ns in (21 * S, 40 * S, 60 * S):
-        tree.look_for_programs(at_ns, watched=watched)
+        tree.check_programs(at_ns, watched=watched)
         assert not tracked.pod.no_program
     assert len(looks) == 3
     assert not tracked.signs.has_program, "whether it listens was asked when the daemon started"
     tree.note_container_change(tracked, 61 * S)
-    tree.look_for_programs(61 * S)
-    tree.look_for_programs(61 * S + 1)
+    tree.check_programs(61 * S)
+    tree.check_programs(61 * S + 1)
     assert len(looks) == 5
     assert tracked.signs.has_program

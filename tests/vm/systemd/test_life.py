@@ -84,14 +84,14 @@ def test_pauses_come_in_ascending_order_and_history_and_journal_have_the_same_fi
     ended = last_pause("default/large", "ended")
     assert pauses("--pod", calm.large.uid)[-1] == pauses("--pod", "large", "--since", "today")[-1] == ended
     assert (running["state"], running["end"], running["start"]) == ("active", None, ended["start"])
-    assert (ended["result"], ended["owner"]) == ("room", "daemon")
+    assert (ended["result"], ended["owner"]) == ("headroom", "daemon")
     assert ended["mechanism"] in ("throttle", "freeze"), "of batch by how long it was paused"
     assert ended["cpu_max"] == calm.large.original
     assert (STATE / "history.jsonl").stat().st_mode & 0o777 == 0o600
     paused = entries("CGPAUSE_POD=default/large", f"MESSAGE_ID={MESSAGE_IDS['paused']}")[-1]
     resumed = entries("CGPAUSE_POD=default/large", f"MESSAGE_ID={MESSAGE_IDS['resumed']}")[-1]
     assert paused["CGPAUSE_REASON"] == resumed["CGPAUSE_PAUSE_REASON"] == ended["reason"]
-    assert (resumed["CGPAUSE_RESULT"], resumed["CGPAUSE_PAUSED_S"]) == ("room", str(ended["paused_s"]))
+    assert (resumed["CGPAUSE_RESULT"], resumed["CGPAUSE_PAUSED_S"]) == ("headroom", str(ended["paused_s"]))
     assert (paused["SYSLOG_IDENTIFIER"], paused["PRIORITY"], paused["_TRANSPORT"]) == ("cgpause", "6", "journal")
     assert paused["_SYSTEMD_UNIT"] == "cgpause.service"
     assert paused["MESSAGE"].startswith("paused pod=default/large uid=")
