@@ -77,6 +77,13 @@ def test_a_job_that_fits_nowhere_waits_and_so_do_those_behind_it() -> None:
     assert [pod.waiting_s for pod in (large, larger, small)] == [0, pytest.approx(5, abs=0.01), larger.waiting_s]
 
 
+def test_no_time_passes_after_the_last_job() -> None:
+    service = SimPod("service", lambda: iter([Step(cpu_s=99)]), request_bytes=60 * MIB, lasts_s=20.0)
+    nodes = [SimNode([], config=None) for _ in range(2)]
+    Cluster(nodes, [service, short("job", 60, 5)], 100 * MIB).run(START_S + 100)
+    assert [node.now_s - START_S for node in nodes] == [pytest.approx(5, abs=0.01)] * 2
+
+
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.integers(1, 100), st.floats(0.1, 50)), min_size=1, max_size=20), st.integers(1, 3))
 def test_no_more_is_ever_admitted_than_fits_and_all_jobs_finish(jobs: list[tuple[int, float]], count: int) -> None:

@@ -79,7 +79,7 @@ class Cluster:
         node = self._nodes[number]
         if self._queue:
             limit_s = min(limit_s, self._next_change_s())
-        while True:
+        while self._is_awaited(number):  # not if the queue was emptied since the node was planned
             node.engine.pass_before(limit_s)
             gone = node.gone
             if len(gone) > self._gone[number]:
@@ -87,7 +87,7 @@ class Cluster:
                     self._scheduler.remove(number, _request(pod))
                     self._jobs[number] -= pod.lasts_s is None
                 self._gone[number] = len(gone)
-                if self._queue or not self._is_awaited(number):
+                if self._queue:
                     break
             if node.engine.next_s() > limit_s:
                 break
