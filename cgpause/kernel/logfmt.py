@@ -64,6 +64,7 @@ class _Handler(logging.StreamHandler[TextIO]):
         self.setFormatter(_Formatter(journal=self._journal is not None))
         self._poll: select.poll | None = None
         self._lost = 0
+        self._is_cut = False
         # a test replaced stderr, or it was closed from the start (None)
         with contextlib.suppress(OSError, ValueError, AttributeError):
             fd = self.stream.fileno()
@@ -84,13 +85,16 @@ class _Handler(logging.StreamHandler[TextIO]):
             super().emit(record)
             return
         if self._lost and self._poll.poll(0):
-            lost, self._lost = self._lost, 0
+            if self._is_cut:  # the last line has no end
+                self.stream.write("\n")
+            lost, self._lost, self._is_cut = self._lost, 0, False
             note = f"log lines lost {fields(lines=lost, reason='the reader of the log was too slow')}"
             super().emit(logging.makeLogRecord({"msg": note, "levelno": logging.WARNING, "levelname": "WARNING"}))
         data = f"{self.format(record)}\n".encode(self.stream.encoding, "backslashreplace")
         for start in range(0, len(data), select.PIPE_BUF):  # a pipe that poll(2) reports takes so much at once
             if not self._poll.poll(0):
                 self._lost += 1
+                self._is_cut = self._is_cut or start > 0
                 return
             os.write(self.stream.fileno(), data[start : start + select.PIPE_BUF])
 

@@ -151,14 +151,17 @@ def test_a_reader_that_does_not_read_costs_lines_but_never_time() -> None:
 
 def test_not_even_a_record_larger_than_the_pipe_waits_for_a_reader() -> None:
     program = (
-        "import logging; from cgpause.kernel.logfmt import set_up; set_up(verbose=False)\n"
+        "import logging, os; from cgpause.kernel.logfmt import set_up; set_up(verbose=False)\n"
         "logging.warning('a')\nlogging.warning('b' * 1_000_000)\n"
+        "while len(os.read(0, 1 << 20)) == 1 << 20: pass\n"
+        "logging.warning('c')\n"
     )
     unread, stderr = os.pipe()
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
-    subprocess.run([sys.executable, "-c", program], stderr=stderr, env=env, timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", program], stdin=unread, stderr=stderr, env=env, timeout=60, check=True)
 
-    assert os.read(unread, 1 << 20).startswith(b"warning: a\nwarning: bbb")
+    lost = b'warning: log lines lost lines=1 reason="the reader of the log was too slow"'
+    assert os.read(unread, 1 << 20).split(b"\n") == [b"", lost, b"warning: c", b""], "a cut line ends"
     os.close(unread)
     os.close(stderr)
