@@ -52,14 +52,15 @@ def _read_oom_group(pod: Cgroup, name: str) -> bool:
 
 
 def limit_bytes(pod: Cgroup) -> int | None:
-    """Return the bytes that a pod's present containers may use, with the memory that ended ones have left in it.
+    """Return the most that a pod's present containers can bring its memory.current to, in bytes.
 
-    It is None if a container has no limit, if none is there, or if there may be more than MOST_BELOW.
+    That is the sum of their limits and the memory that ended containers have left, such as page cache. It is None if a
+    container has no limit, if none is there, or if there may be more than MOST_BELOW.
 
     kubelet keeps the limit of a pod for its whole life, although it may come from an init container that has ended: no
     limit if that had none, or a larger one than those of the present containers (ResourceConfigForPod in
-    pkg/kubelet/cm). The sandbox has no limit either: it is the oldest cgroup, is tiny, and its memory.oom.group is 0.
-    CRI-O makes no sandbox, but its monitor of a container can be in the pod.
+    pkg/kubelet/cm). The sandbox has no limit, and does not count: the oldest cgroup, if it uses at most _SANDBOX_BYTES
+    and has no memory.oom.group. CRI-O makes no sandbox, but its monitor of a container can be in the pod.
     """
     total = 0
     try:

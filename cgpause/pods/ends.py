@@ -42,9 +42,11 @@ class Ends:
     def note_end(self, pod: Cgroup, workload: str | None, used_bytes: int | None) -> Ended | None:
         """Take in that a container has ended. If it was killed for lack of memory on the node, return that end at once.
 
-        Otherwise the pod's peak waits in `pending` until the pod is gone: its other containers may need more.
-        `used_bytes` is the use without page cache in the last sample; None if it is unknown. A pod that cannot be read
-        or has no name gives no end.
+        Otherwise the end waits in `pending` until the pod is gone, because its other containers may need more. It has
+        the pod's peak if that has risen since the last end. An end after a kill and a restart counts without a higher
+        peak too (`after_kill`): the policy learns that the guess that it made at the kill was too high. `used_bytes` is
+        the use without page cache in the last sample; None if it is unknown. A pod that cannot be read or has no name
+        gives no end.
         """
         try:
             killed = self.count_kills(pod) > 0  # without a name too: a later end must not count as this kill

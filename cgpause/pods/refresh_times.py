@@ -65,9 +65,10 @@ class RefreshTimes:
         """Schedule the next refresh after a successful one.
 
         `tight`: memory is tight. `watched`: inotify reports all new pods. `in_use`: there are pods, and processes in
-        them; a tree without may be the wrong one of two, and the other one is not watched. `named`: every pod has a
-        name. `started`: a pod has just started, and may take some time until it listens. `rewatched`: a new directory
-        is watched, and the refresh missed pods that appeared in it before the watch.
+        them. A tree without them may be one that kubelet no longer uses; only a refresh finds the new one, so it comes
+        each minute. `named`: every pod has a name. `started`: a pod has just started, and may take some time until it
+        listens. `rewatched`: a new directory is watched, and the refresh missed pods that appeared in it before the
+        watch.
         """
         if self.facts_due(at_ns):
             self._facts_due_ns = at_ns + REFRESH_NS
