@@ -105,7 +105,7 @@ def after() -> list[str]:
 
 def run_vm() -> int:
     """Boot a VM, run both phases with a reset between them, and return the exit status."""
-    with Vm(Machine(resets=True)) as vm:
+    with Vm(Machine(cpus=1, resets=True)) as vm:
         for phase in ("before", "after"):
             status = vm.run(["python3", "-m", "lab.measure.reset", phase], timeout=600)
             if status:
