@@ -19,10 +19,17 @@ from typing import Self
 
 from lab.vm.host import DIE_WITH_PARENT, REPO, LabError, cache_dir, end_by_signal, say, tail
 from lab.vm.image import READY, ensure_image
-from lab.vm.payload import ensure_package, ensure_packages, ensure_wheel, source_files, write_payload
+from lab.vm.payload import (
+    GUEST_ROOT,
+    ensure_bytecode,
+    ensure_package,
+    ensure_packages,
+    ensure_wheel,
+    source_files,
+    write_payload,
+)
 from lab.vm.qemu import COUNTED, KVM, Machine, accelerator, distrust_kvm, free_port, qemu_command
 
-GUEST_ROOT = "/opt/cgpause"
 BOOT_SECONDS = 600  # emulated: 10 to 20 alone, 50 with counted instructions, minutes on a busy host
 BOOT_SECONDS_KVM = 30
 EXIT_TIMEOUT = 124
@@ -147,7 +154,8 @@ class Vm:
         # The payload has no name, so that it never remains after the end of this process.
         payload = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
         package = ensure_package(self._cache, REPO, names, wheel)
-        write_payload(payload, REPO, names, {"wheels": wheel, "debs": package, "with": self._extra})
+        bytecode = ensure_bytecode(self._cache, REPO, names, image.python_version)
+        write_payload(payload, REPO, names, bytecode, {"wheels": wheel, "debs": package, "with": self._extra})
 
         self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cgpause-vm-")))
         self._console = self._folder / "console"
