@@ -227,13 +227,15 @@ def records_left(root: Path) -> list[Path]:
 
 patience_s = 50
 """Longest wait in seconds, shorter than the time between the daemon's refreshes; tests/vm raises it, being slow."""
+rest_s = 0.01
+"""Shortest sleep between two checks in seconds; tests/vm raises it, because a check is dear there."""
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float | None = None) -> None:
     """Wait until `condition()` is true, at most `timeout_s`, by default `patience_s`.
 
-    The function sleeps between checks for as long as a check took, at most 0.5 s: a condition that starts programs
-    would otherwise take the CPU from the process that it waits for.
+    The function sleeps between checks for twice as long as a check took, at least `rest_s` and at most 50 times that: a
+    condition that starts programs would otherwise take the CPU from the process that it waits for.
     """
     timeout_s = patience_s if timeout_s is None else timeout_s
     deadline = time.monotonic() + timeout_s
@@ -241,7 +243,7 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float | None
     while not condition():
         now = time.monotonic()
         assert now < deadline, f"waited {timeout_s} s in vain for {what}"
-        time.sleep(min(max(0.01, now - asked), 0.5))
+        time.sleep(min(max(rest_s, 2 * (now - asked)), 50 * rest_s))
         asked = time.monotonic()
 
 

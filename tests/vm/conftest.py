@@ -32,6 +32,7 @@ def compiled() -> None:
 def patient() -> None:
     """Wait long: four emulated machines on two busy CPUs take minutes for what a quiet one does in seconds."""
     trees.patience_s = 500  # less than the refresh that would make up for a lost event
+    trees.rest_s = 0.05  # an emulated CPU that asks a hundred times a second does little else
 
 
 @pytest.fixture
