@@ -37,17 +37,22 @@ def pauses(*options: str) -> list[dict[str, object]]:
     return found
 
 
-def last_pause(name: str, state: str) -> dict[str, object]:
-    """Return a pod's last pause once the history has it in this state; that is after the write tests wait for."""
-    found: dict[str, object] = {}
+def last_pauses(state: str, *names: str) -> list[dict[str, object]]:
+    """Return the last pause of each pod once the history has all in this state: after the write tests wait for."""
+    found: list[dict[str, object]] = []
 
-    def is_noted() -> bool:
-        nonlocal found
-        found = next((pause for pause in reversed(pauses()) if pause["pod"] == name), {})
-        return found.get("state") == state
+    def are_noted() -> bool:
+        last = {pause["pod"]: pause for pause in pauses()}
+        found[:] = [last.get(name, {}) for name in names]
+        return all(pause.get("state") == state for pause in found)
 
-    wait_until(is_noted, f"the history to have {name} {state}")
+    wait_until(are_noted, f"the history to have {', '.join(names)} {state}")
     return found
+
+
+def last_pause(name: str, state: str) -> dict[str, object]:
+    """Return a pod's last pause as `last_pauses` does."""
+    return last_pauses(state, name)[0]
 
 
 def systemd_is_up_to_date(*units: str) -> bool:

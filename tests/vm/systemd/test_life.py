@@ -17,6 +17,7 @@ from vm.installed import (
     entries,
     install,
     last_pause,
+    last_pauses,
     pauses,
     python_upgraded,
     systemd_is_up_to_date,
@@ -40,6 +41,8 @@ from vm.slices import (
 from cgpause.ledger import high
 from cgpause.ledger.record import XATTR
 from cgpause.telemetry.events import MESSAGE_IDS
+
+PODS = ("default/small", "default/medium", "default/large")
 
 
 def test_upgrade_while_pods_are_paused_keeps_originals_and_manual_pauses(calm: Node) -> None:
@@ -127,8 +130,7 @@ def test_a_full_disk_costs_the_history_and_nothing_else(calm: Node) -> None:
         journal = Journal()
         pause_and_resume(calm)
         journal.wait_for("history written again file=/var/lib/cgpause/history.jsonl lost=")
-        for name in ("small", "medium", "large"):
-            last_pause(f"default/{name}", "ended")
+        last_pauses("ended", *PODS)
     finally:
         run("umount", "--lazy", STATE)
         run("systemctl", "restart", "cgpause")
@@ -208,7 +210,7 @@ def test_killed_daemon_leaves_nobody_paused_and_comes_back_with_each_of_its_opti
     said = journal.text()
     assert said.count(CLEANED_UP) == 3, "ExecStopPost= did it"
     assert said.index(CLEANED_UP) < said.index("started version=")
-    last = [last_pause(f"default/{name}", "ended") for name in ("small", "medium", "large")]
+    last = last_pauses("ended", *PODS)
     assert {pause["result"] for pause in last} == {"crashed"}
     assert all(pause["paused_s"] is not None and pause["start"] is not None for pause in last)
     assert systemd_is_up_to_date()
