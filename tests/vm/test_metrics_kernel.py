@@ -32,7 +32,7 @@ METRICS = QUICK + LONG_PAUSES + "[metrics]\npublish = true\n"
 MONITORING = REPO / "docs/monitoring"
 API = "http://127.0.0.1:9090/api/v1"
 CONFIG = f"""
-global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+global: {{scrape_interval: 3s, evaluation_interval: 3s}}
 rule_files: [{MONITORING}/alerts.yml]
 scrape_configs:
   - job_name: cgpause
