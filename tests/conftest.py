@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import select
 import shutil
 import subprocess
@@ -13,12 +14,16 @@ from pathlib import Path
 import pytest
 from helpers.processes import Start, starting
 from helpers.trees import FakeTree
-from hypothesis import HealthCheck, settings
 
 from cgpause.kernel.inotify import Watch
 
-settings.register_profile("cgpause", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("cgpause")
+if not os.environ.get(
+    "CGPAUSE_VM"
+):  # the guest has no hypothesis: its tests need none, and the import takes long there
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("cgpause", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("cgpause")
 
 
 @pytest.fixture(autouse=True)
