@@ -1,7 +1,7 @@
 """Resets a machine on which pods are paused, as a power failure does, and looks what is left of it.
 
     python -m lab.measure.reset              on the host: boots a VM, resets it, and looks
-    python3 -m lab.measure.reset before      in the VM: installs cgpause and pauses a pod
+    python3 -m lab.measure.reset before      in the VM: installs the package and pauses a pod
     python3 -m lab.measure.reset after       in the VM, booted again: the same pod starts anew
 
 Cgroups, and with them pauses and their records, are gone after it; files of /var are what the disk had. The pod of the
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from lab.bed.frame import comes_true
 from lab.bed.kubepods import make_uid
 from lab.vm.host import REPO, LabError, end_by_signal, run_tool, say
 from lab.vm.machine import EXIT_LOST, Vm, try_twice
+from lab.vm.payload import GUEST_ROOT
 from lab.vm.qemu import Machine
 
 UID = make_uid("reset", 0)
@@ -30,7 +32,6 @@ KUBEPODS = Path("/sys/fs/cgroup/kubepods")
 POD = KUBEPODS / "burstable" / f"pod{UID}"
 LOGS = Path(f"/var/log/pods/default_web_{UID}")
 ORIGINAL = "50000 100000"
-CGPAUSE = "/usr/local/bin/cgpause"
 PATIENCE_S = 120.0
 
 
@@ -55,7 +56,7 @@ def ask(*words: str) -> str:
     Raises:
         ToolError: the command failed.
     """
-    return run_tool([CGPAUSE, *words])
+    return run_tool(["cgpause", *words])
 
 
 def hold() -> None:
@@ -70,8 +71,10 @@ def hold() -> None:
 
 
 def before() -> None:
-    """Install cgpause, start the pod and pause it: the state of the node at the power failure."""
-    subprocess.run([REPO / "scripts/install", "--wheels", "/opt/cgpause/wheels"], check=True)
+    """Install cgpause's package, start the pod and pause it: the state of the node at the power failure."""
+    (package,) = Path(GUEST_ROOT, "debs").iterdir()
+    subprocess.run(["dpkg", "-i", package], check=True)
+    shutil.copy(REPO / "systemd/config.toml", "/etc/cgpause/config.toml")  # that of the package protects every pod
     start_pod()
     hold()
     os.sync()  # the disk's history has this pause for certain, and perhaps the second one
