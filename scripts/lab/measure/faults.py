@@ -23,6 +23,7 @@ import os
 import platform
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -169,11 +170,26 @@ class Bed:
         elif case.phase is Phase.STOP:
             systemctl("stop", "--no-block", UNIT)
         comes_true(lambda: self._is_hit() or not UNIT_CGROUP.exists(), STEP_SECONDS)
+        if case.how is How.STOP and self._is_hit():
+            self._rest_until_killed()
         if case.how is How.ERROR or not self._is_hit():  # the daemon goes on after an error or without the fault
             systemctl("stop", "--no-block", UNIT)
         # systemd removes the cgroup after the end of the unit, ExecStopPost= included.
         ended = comes_true(lambda: not UNIT_CGROUP.exists(), ENDED_SECONDS)
         return self._is_hit(), self._losses() if ended else ["the unit did not end"]
+
+    def _rest_until_killed(self) -> None:
+        """Stop the jobs until systemd has killed the stopped daemon: their fight for memory is only dear meanwhile."""
+        procs = UNIT_CGROUP / "cgroup.procs"
+        with contextlib.suppress(OSError):  # the cgroup goes with the end of the unit
+            stopped = set(procs.read_text().split())
+            self._signal(signal.SIGSTOP)
+            comes_true(lambda: stopped.isdisjoint(procs.read_text().split()), ENDED_SECONDS)
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for container in self._running.values():
+            signal.pidfd_send_signal(container.pidfd, number)
 
     def _is_hit(self) -> bool:
         return MARK.encode() in (FOLDER / "log").read_bytes()
