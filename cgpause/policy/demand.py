@@ -103,12 +103,15 @@ class Demand(NamedTuple):
     fastest: float
     """Most that the pod may take before it can be paused, at its fastest."""
     counted: float
-    """Growth to count while the pod runs, in bytes. Usually it is the mean growth within one reaction. Exceptions:
-    (1) The pod has just grown: its fastest growth within one reaction. (2) It is paused: one usual step.
-    (3) It has freed memory a moment ago and has `beyond`: 0.
-    Only for a growing pod that is not excused: (4) it is new, or paused without a known growth: the whole grant.
-    (5) It has had no large drop and has no `beyond`: its growth of ACTIVE_S, at most the grant.
-    (6) It has `beyond` and may have started beside others: the rest of its first memory, at most the grant."""
+    """Growth to count while the pod runs, in bytes: the mean growth within one reaction; of a pod that has just grown
+    its fastest; of a paused pod one usual step.
+
+    A growing pod that is not excused counts with more. If it is new, or paused without a known growth, that is the
+    whole grant. Without a large drop so far and without `beyond` it is at least the growth of ACTIVE_S, with `beyond`
+    at least the rest of the first memory if it may have started beside others; both at most the grant.
+
+    It is 0 for a running pod that has `beyond` and has just freed memory.
+    """
     variance: float
     """Variance of that growth, in bytes squared."""
     active: bool
