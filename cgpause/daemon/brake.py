@@ -44,7 +44,7 @@ _SLEEP_NS = 30 * NS_PER_S
 _MOST_ANSWERS = 1000
 """Answers in an hour to the original value (`Drifts.most_in_all`). With MemoryQoS kubelet sets memory.min of kubepods
 each minute and with each pod that comes or goes; systemd then writes `max` to memory.high, too. Dozens of pods may come
-in a second, so that is no fight, however soon (`Drifts.fight_ns`)."""
+in a second, so `max` is no fight, however soon it is written."""
 _LOGGED_ANSWERS = 10
 """Answers in an hour that are logged as INFO; later ones as DEBUG."""
 _EVENTS = "memory.events.local"
@@ -60,7 +60,7 @@ class _Root:
     record: high.HighRecord | None = None
     """The record as last written; None while the daemon has no value in force."""
     stall: Stall = field(default_factory=Stall)
-    answered: Drifts = field(default_factory=lambda: Drifts(most_in_all=_MOST_ANSWERS, fight_ns=0))
+    answered: Drifts = field(default_factory=lambda: Drifts(most_in_all=_MOST_ANSWERS))
     retry_at_ns: int = 0
     complaint: str = ""
     """The last error that was logged."""
@@ -218,7 +218,8 @@ class Brake:
                 self.release("left to the program that keeps changing it")
                 return True
             before = root.record
-            root.answered.add(at_ns, original=before is not None and found == before.original_bytes)
+            is_original = before is not None and found == before.original_bytes
+            root.answered.add(at_ns, original=is_original, may_fight=found is not None)
             record = _set(root, now.high_bytes, at_ns)
         except MalformedError:
             return False  # an ordinary directory tree: the file is truncated, and the write sends another event

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 _MOST = 10
 """Answers in an hour, of those that count, after which the daemon stops. A second controller uses them up at once."""
 _WINDOW_NS = 3600 * 1_000_000_000
-FIGHT_NS = 200_000_000
+_FIGHT_NS = 200_000_000
 """If the other program wrote the original value, the answer counts only if it is the first of the hour, or comes less
 than this after the last one.
 systemd writes the original again at each daemon-reload, and an upgrade of the node needs dozens of these."""
@@ -19,25 +19,24 @@ class Drifts:
 
     most_in_all: int = 100
     """As _MOST, for all answers: a controller that polls writes the same value again and again."""
-    fight_ns: int = FIGHT_NS
-    """As FIGHT_NS; with 0, original values count for `most_in_all` only."""
     count: int = 0
     _counted: int = 0
     _since_ns: int = 0
     _last_ns: int = 0
     _given_up: bool = False
 
-    def add(self, at_ns: int, *, original: bool = False) -> None:
+    def add(self, at_ns: int, *, original: bool = False, may_fight: bool = True) -> None:
         """Count one more answer; begin a new hour if the last one is over.
 
-        `original` is whether the other program wrote the original value.
+        `original` is whether the other program wrote the original value. Without `may_fight` such a write counts for
+        `most_in_all` alone, however soon it comes.
         """
         if not self.count or at_ns - self._since_ns > _WINDOW_NS:
             self.count = self._counted = 0
             self._since_ns = self._last_ns = at_ns
             self._given_up = False
         self.count += 1
-        self._counted += not original or at_ns - self._last_ns < self.fight_ns
+        self._counted += not original or (may_fight and at_ns - self._last_ns < _FIGHT_NS)
         self._last_ns = at_ns
 
     @property

@@ -186,7 +186,9 @@ def resting_loop(
 ) -> Loop:
     """Return a loop that has sampled a second ago; its sampler gives these bounds and this headroom."""
     part: Any = SimpleNamespace(apply=quiet, stalls=stalls)
-    sampler: Any = SimpleNamespace(glance=lambda: bounds, headroom=headroom, kubepods=SimpleNamespace(current_bytes=0))
+    sampler: Any = SimpleNamespace(
+        headroom_bounds=lambda: bounds, headroom=headroom, kubepods=SimpleNamespace(current_bytes=0)
+    )
     intake: Any = SimpleNamespace(brake=part, psi=SimpleNamespace(on_kubepods=True), sleep_ns=lambda *_: sleep_ns)
     loop = Loop(part, 0, intake, sampler, part, part, part, State(), release=quiet)
     loop.sample = sample(1000 * S, 60, [PodUsage(1, pod("a"))])

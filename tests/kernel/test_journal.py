@@ -106,7 +106,7 @@ from cgpause.telemetry.events import Event
 from cgpause.kernel.logfmt import set_up
 from cgpause.telemetry.recorder import report
 set_up(verbose=False)
-tell(Event(1.0, "paused", sys.argv[2], "u", "test"), None)
+report(Event(1.0, "paused", sys.argv[2], "u", "test"), None)
 try:
     raise ValueError("of two\\nlines")
 except ValueError:
