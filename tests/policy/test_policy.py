@@ -205,7 +205,7 @@ def test_a_policy_that_learns_no_peaks_keeps_those_that_are_known(used_pct: floa
     assert decision.state.reserve.growths.peaks.known == known
 
 
-# The freeze of a throttled batch pod soon after its pause; test_hold has its time, and the pods that are never frozen
+# The freeze of a throttled batch pod soon after its pause; test_limits has its time, and the pods that are never frozen
 
 
 def paused_for(ms: int, *, distress: str | None = None) -> Node:
