@@ -90,12 +90,12 @@ def resume_all(root: str, *, owner: Owner | None = None) -> list[Restored]:
         except PausedOtherwiseError:
             return None  # an operator has taken the pause over meanwhile, or moved its end
 
-    def report(path: str, error: CgpauseError) -> None:
+    def note_error(path: str, error: CgpauseError) -> None:
         if path not in {known.path for known in outcomes}:
             outcomes.append(Restored(path, None, error))
 
     # A locked pod or a damaged record takes seconds, and systemd allows 30 s in all: resume all other pods first.
-    for _, cgroup in paused_cgroups(root, report):
+    for _, cgroup in paused_cgroups(root, note_error):
         outcome = _outcome(cgroup.id.path, partial(undo, cgroup, patiently=False))
         if outcome is not None and outcome.error is not None:
             hard.append(outcome.path)
@@ -103,7 +103,7 @@ def resume_all(root: str, *, owner: Owner | None = None) -> list[Restored]:
             outcomes.append(outcome)
     if owner is not Owner.MANUAL:
         # memory.high comes after the pods: meanwhile it keeps the resumed pods from filling the node at once.
-        braked = braked_roots(root, report)
+        braked = braked_roots(root, note_error)
         outcomes += list(filter(None, (_outcome(top.id.path, partial(high.release, top)) for top in braked)))
     deadline = time.monotonic() + _PATIENCE_S
 

@@ -47,8 +47,8 @@ def decide_now(
         time.sleep(FAST_NS / NS_PER_S)
     sample = sampler.add_details(sampler.sample(now_ns()))
     # As if the daemon's next check were due: the time and number of its checks are known to the daemon alone.
-    looked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)
-    _, verdicts = explain(State(watermark=looked, reserve=ReserveState(growths)), sample, config)
+    checked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)
+    _, verdicts = explain(State(watermark=checked, reserve=ReserveState(growths)), sample, config)
     return sample, verdicts
 
 
@@ -93,7 +93,7 @@ def place_values(place: Place) -> dict[str, Any]:
         "claim_bytes": None if math.isinf(place.claim) else round(place.claim),
         "rate_bytes_per_s": round(place.rate),
         "demand_bytes": round(place.demand),
-        "headroom_bytes": round(max(place.headroom, 0.0)),
+        "available_bytes": round(max(place.available, 0.0)),
         "based_on": place.basis,
         "pause_cost_s": round(place.pause_cost_s, 1),
         "first": place.first,

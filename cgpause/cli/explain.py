@@ -82,7 +82,7 @@ def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config,
     numbered = wide or to.width >= output.NARROW
     wide = wide or to.width >= output.WIDE
     with_places = any(verdict.place is not None for verdict in verdicts)
-    numbers = ("CLAIM", "RATE/s", "DEMAND", "HEADROOM") if with_places and numbered else ()
+    numbers = ("CLAIM", "RATE/s", "DEMAND", "AVAILABLE") if with_places and numbered else ()
     extra, right = ("QOS", "CLASS") if wide else (), ("RANK", "MEMORY", *numbers)
     table = output.table_of("RANK", "POD", *extra, "MEMORY", *numbers, "VERDICT", right=right, fold=("POD",))
     for verdict in verdicts:
@@ -94,7 +94,7 @@ def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config,
             claim = "no limit" if math.isinf(place.claim) else output.memory(round(place.claim))
             cells += [
                 claim,
-                *(output.memory(round(amount)) for amount in (place.rate, place.demand, max(place.headroom, 0))),
+                *(output.memory(round(amount)) for amount in (place.rate, place.demand, max(place.available, 0))),
             ]
         else:
             cells += ["-"] * len(numbers)

@@ -180,7 +180,7 @@ def place(rank: int | None, candidates: int, numbers: dict[str, Any] | None, *, 
         claim = "no limit" if numbers["claim_bytes"] is None else memory(numbers["claim_bytes"])
         rate = numbers["rate_bytes_per_s"]
         grew = f"grew by up to {memory(rate)}/s lately" if rate > 0 else "has not grown lately"
-        yield "demand", f"{memory(numbers['demand_bytes'])}, {memory(numbers['headroom_bytes'])} left for it", ""
+        yield "demand", f"{memory(numbers['demand_bytes'])}, {memory(numbers['available_bytes'])} left for it", ""
         yield "demand", f"based on {numbers['based_on']}", ""
         yield "demand", f"claim {claim}, {grew}", ""
         if is_paused:

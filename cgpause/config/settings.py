@@ -142,7 +142,8 @@ class PauseConfig:
     max_pause_s: float = setting(
         9.0,
         "Longest pause of a service. Less than the 10 s between two of Kubernetes' default liveness probes, so "
-        "that it misses at most one; after three in a row kubelet kills the container (21 to 31 s after the first).",
+        "that it misses at most one; after three in a row kubelet kills the container (21 to 31 s after the pause "
+        "began).",
         unit="s",
         low=1,
         high=86400,
@@ -278,7 +279,7 @@ class Config:
     """All options that an operator can set; `Config()` has the defaults."""
 
     GONE: ClassVar[Mapping[str, str]] = {
-        "hold": "renamed, its section is [pause] now: change this line",
+        "hold": "renamed: this section is [pause] now; change its name, and delete starting_s if it is there",
         "memory_high.airbag_pct": "removed, it is always 99 % of the memory that pods may use: delete this line",
         "memory_high.sleep_s": "removed, the daemon samples at least every 30 s: delete this line",
         "metrics.interval_s": "removed, the daemon publishes every 5 s: delete this line",

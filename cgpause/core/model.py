@@ -214,7 +214,7 @@ class Headroom:
 
     @property
     def available_bytes(self) -> int:
-        """Memory that pods can still take before an OOM kill, of node or kubepods; negative beyond their limit."""
+        """Memory that pods can still take before an OOM kill: the smaller of node and kubepods; negative beyond it."""
         node, limit = self.node_available_bytes, self.kubepods_max_bytes
         left = node if limit is None else limit - self.kubepods_used_bytes
         return left if left < node else node  # noqa: FURB136 - asked often in a decision, and min() is dearer
@@ -237,7 +237,7 @@ class Headroom:
             )
         return used
 
-    def below_bytes(self, pct: float) -> int:
+    def bytes_until(self, pct: float) -> int:
         """Return the bytes that pods can take until `used_pct` reaches `pct`; negative beyond it."""
         headroom = int(self.node_available_bytes - self.node_total_bytes * (100 - pct) / 100)
         if self.kubepods_max_bytes is not None:

@@ -54,7 +54,7 @@ class Actuator:
         self._watch = watch
         self._complaints: dict[CgroupId, str] = {}
         self._ask_systemd_at_ns = 0
-        self._untold: list[tuple[Event, int]] | None = None
+        self._unreported: list[tuple[Event, int]] | None = None
         """Events of the actions in progress, each with its log level; None outside of `apply`."""
         self.spare = SpareDescriptors()
         self.counts = Counts(now_ns())
@@ -62,11 +62,11 @@ class Actuator:
 
     def apply(self, actions: Iterable[Action], sample: Sample, config: Config) -> None:
         """Carry actions out in order, then log and record their events: an action must not wait for the journal."""
-        self._untold = []
+        self._unreported = []
         try:
             self._apply(actions, sample, config)
         finally:
-            untold, self._untold = self._untold, None
+            untold, self._unreported = self._unreported, None
             for event, level in untold:
                 self._report(event, level)
 
@@ -384,8 +384,8 @@ class Actuator:
             self.resume(tracked, "its containers were killed", Result.SACRIFICED, used_pct=used)
 
     def _report(self, event: Event, level: int = logging.INFO) -> None:
-        if self._untold is not None:
-            self._untold.append((event, level))
+        if self._unreported is not None:
+            self._unreported.append((event, level))
             return
         try:
             self.counts.count(event)

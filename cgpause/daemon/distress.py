@@ -94,7 +94,7 @@ class Distress:
     def scan(self, at_ns: int, *, unwatched: bool) -> None:
         """Check the paused pods, once a second, for distress that no event reports; without inotify, for all distress.
 
-        Also read damaged records again once their retry is due; without inotify, all records, and answer drifts.
+        Also read damaged records again once their retry is due. Without inotify, read all records, and answer drifts.
         """
         if at_ns < self._scan_at_ns:
             return
@@ -137,12 +137,16 @@ class Distress:
         seen, signs = tracked.seen_since(since_ns), tracked.signs
         if signs.given_class is PodClass.BATCH:  # connections to others on the host's network would end its pauses
             return False
-        if signs.listens or at_ns < seen.refused_at_ns or at_ns - max(signs.started_ns, signs.seen_ns) > _SLOW_START_NS:
+        if (
+            signs.listens
+            or at_ns < seen.read_refused_at_ns
+            or at_ns - max(signs.started_ns, signs.seen_ns) > _SLOW_START_NS
+        ):
             return False
         if not signs.started_ns:
             if self._tree.classifier.kinds.is_batch(tracked.pod.workload):
                 return False
-            seen.refused_at_ns = at_ns + _REFUSED_NS
+            seen.read_refused_at_ns = at_ns + _REFUSED_NS
         refused = refused_connections(tracked.cgroup)
         before, seen.refused = seen.refused, refused
         return None not in (before, refused) and refused != before

@@ -9,7 +9,7 @@ class CpuTime:
     """Reads a file whose first line has the time of all CPUs in one state; call `close`."""
 
     def __init__(self, path: str, word: int, unit_s: float, every_ns: int) -> None:
-        """Open the file; its word `word` (from 0) counts in units of `unit_s` seconds, and is read each `every_ns`."""
+        """Open the file; its word `word` (from 0) counts units of `unit_s`. It is read each `every_ns` at most."""
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._word = word
         self._unit_s = unit_s

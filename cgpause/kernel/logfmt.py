@@ -84,17 +84,20 @@ class _Handler(logging.StreamHandler[TextIO]):
         if self._poll is None:
             super().emit(record)
             return
-        if self._lost and self._poll.poll(0):
-            if self._is_cut:  # the last line has no end
-                self.stream.write("\n")
-            lost, self._lost, self._is_cut = self._lost, 0, False
-            note = f"log lines lost {fields(lines=lost, reason='the reader of the log was too slow')}"
-            super().emit(logging.makeLogRecord({"msg": note, "levelno": logging.WARNING, "levelname": "WARNING"}))
-        data = f"{self.format(record)}\n".encode(self.stream.encoding, "backslashreplace")
+        if not self._poll.poll(0):
+            self._lost += 1
+            return
+        text = f"{self.format(record)}\n"
+        if self._lost:
+            note = f"log lines lost {fields(lines=self._lost, reason='the reader of the log was too slow')}"
+            made = logging.makeLogRecord({"msg": note, "levelno": logging.WARNING, "levelname": "WARNING"})
+            # A line that was cut has no end.
+            text = f"{chr(10) * self._is_cut}{self.format(made)}\n{text}"
+            self._lost, self._is_cut = 0, False
+        data = text.encode(self.stream.encoding, "backslashreplace")
         for start in range(0, len(data), select.PIPE_BUF):  # a pipe that poll(2) reports takes so much at once
-            if not self._poll.poll(0):
-                self._lost += 1
-                self._is_cut = self._is_cut or start > 0
+            if start and not self._poll.poll(0):
+                self._lost, self._is_cut = 1, True
                 return
             os.write(self.stream.fileno(), data[start : start + select.PIPE_BUF])
 

@@ -48,7 +48,7 @@ class SeenInPause:
     """Names of the pod's containers at the last scan without inotify."""
     refused: int | None = None
     """Number of refused connections when last read."""
-    refused_at_ns: int = 0
+    read_refused_at_ns: int = 0
     """Earliest time to read `refused` again."""
     frozen_ns: int | None = None
     """A time at which all processes were frozen."""
@@ -252,14 +252,14 @@ class TrackedPod:
         exact = None if self.usage is None or self.is_stat_due(at_ns) else self.usage.used_bytes
         return self.ends.note_end(self.cgroup, self.pod.workload, exact)
 
-    def settle(self, at_ns: int, limits: PauseConfig) -> None:
+    def settle(self, at_ns: int, config: PauseConfig) -> None:
         """Note that the pod is new or its containers changed, and spare it for SPARED_S, or `settle_s` if that is less.
 
         Until then the daemon does not pause it. The watermark policy leaves it alone for all of `settle_s`.
         """
-        settled_at_ns = max(self.pod.settled_at_ns, at_ns + int(limits.settle_s * NS_PER_S))
+        settled_at_ns = max(self.pod.settled_at_ns, at_ns + int(config.settle_s * NS_PER_S))
         self.pod = replace(self.pod, changed_at_ns=at_ns, settled_at_ns=settled_at_ns)
-        self.spare(at_ns + int(min(limits.settle_s, SPARED_S) * NS_PER_S))
+        self.spare(at_ns + int(min(config.settle_s, SPARED_S) * NS_PER_S))
 
     def spare(self, until_ns: int) -> None:
         """Spare the pod: the daemon does not pause it until `until_ns`; a later time that is already set stays."""

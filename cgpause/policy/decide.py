@@ -31,7 +31,7 @@ from cgpause.policy.schedule import Quiet
 from cgpause.policy.serving import Place
 
 _MEMORY_CURRENT = itemgetter(0)
-_PAUSED_LOOK_NS = NS_PER_S
+_PAUSED_CHECK_NS = NS_PER_S
 """Longest time between two readings of all pods while memory is tight or a pod is paused. A paused pod can get SIGTERM
 at any time, also while there is headroom, and only a decision looks for it."""
 _QUIET_PCT = 0.2
@@ -89,7 +89,7 @@ def rank(pods: tuple[PodUsage, ...]) -> list[PodUsage]:
 def decide(state: State, sample: Sample, config: Config) -> Decision:
     """Return the pods to pause, resume, freeze and sacrifice, the time until the next sample, and the next state."""
     seen = see(state, sample, config)
-    if seen.slack_bytes > 0 and not state.stretches and not [None for _, pod in seen.pods if pod.paused is not None]:
+    if seen.unused_bytes > 0 and not state.stretches and not [None for _, pod in seen.pods if pod.paused is not None]:
         # No pod is paused and headroom is left: the decision ends here, before any pod is ranked.
         return _leave_all(seen, sample, config)
     return decide_on_all(state, seen, sample, config)[0]
@@ -103,7 +103,7 @@ class Seen(NamedTuple):
     """The state of `reserve` with this sample; without it under another policy."""
     pods: tuple[PodUsage, ...]
     """Pods on which the policy can act."""
-    slack_bytes: float
+    unused_bytes: float
     """Headroom left if every moving pod takes its worst demand, in bytes; under `watermark` up to the upper mark. 0 if
     it is not needed: memory is tight, and pods were paused lately."""
     tight: bool
@@ -116,23 +116,23 @@ def see(state: State, sample: Sample, config: Config) -> Seen:
     tight_below_bytes = _tight_below_bytes(sample, config)
     tight = sample.headroom.available_bytes < tight_below_bytes
     if config.policy is Policy.WATERMARK:
-        slack_bytes = _grantable_below_mark(sample, config)
-        return Seen(fill, state.reserve, sample.pods, slack_bytes, tight, tight_below_bytes)
+        unused_bytes = _grantable_below_mark(sample, config)
+        return Seen(fill, state.reserve, sample.pods, unused_bytes, tight, tight_below_bytes)
     learned = reserve.observe(state.reserve, sample)
     # With stretches while memory is tight, it is not needed, and slow.
-    slack_bytes = 0.0 if tight and state.stretches else reserve.slack_bytes(learned, sample)
+    unused_bytes = 0.0 if tight and state.stretches else reserve.unused_bytes(learned, sample)
     # Growing pods may need more than there is: far from the limit too, the first pause may be due soon.
-    tight = tight or (slack_bytes <= 0 and reserve.slack_bytes(learned, sample, only_growing=True) <= 0)
-    return Seen(fill, learned, _concerned(state, learned, sample), slack_bytes, tight, tight_below_bytes)
+    tight = tight or (unused_bytes <= 0 and reserve.unused_bytes(learned, sample, only_growing=True) <= 0)
+    return Seen(fill, learned, _concerned(state, learned, sample), unused_bytes, tight, tight_below_bytes)
 
 
 def _leave_all(seen: Seen, sample: Sample, config: Config) -> Decision:
     """Return the decision without actions. It admits all new pods, and forgets the cost of pauses and the first pod."""
-    next_ns = _next_ns(seen.fill, sample, seen.slack_bytes, [], {}, config)
+    next_ns = _next_ns(seen.fill, sample, seen.unused_bytes, [], {}, config)
     learned = reserve.end_shortage(seen.reserve._replace(unsafe_since_ns=None, first=None, cost_s=0.0))
     quiet = None
     if config.policy is Policy.RESERVE:
-        quiet = _quiet(seen.slack_bytes, [], {}, sample, next_ns, config)
+        quiet = _quiet(seen.unused_bytes, [], {}, sample, next_ns, config)
         if not seen.tight:
             quiet = schedule.far_quiet(sample, seen.tight_below_bytes, next_ns, quiet.low_bytes)
     return Decision(State(reserve=learned, fill=seen.fill), (), next_ns, seen.tight, seen.tight_below_bytes, quiet)
@@ -162,21 +162,21 @@ def decide_on_all(
             config=config,
             all_pods=all_pods,
         )
-        chosen, places, slack_bytes = step.actions, step.places, step.slack_bytes
-        is_safe = slack_bytes > 0 and not step.unsafe
+        chosen, places, unused_bytes = step.actions, step.places, step.unused_bytes
+        is_safe = unused_bytes > 0 and not step.unsafe
         after = State(stretches, reserve=step.state, fill=seen.fill)
     else:
         watermark_state, chosen = _by_watermark(state.watermark, sample, parts, config)
-        slack_bytes = seen.slack_bytes
+        unused_bytes = seen.unused_bytes
         after = State(stretches, watermark_state, reserve.with_peaks(state.reserve.growths.peaks), seen.fill)
     late = _freezes(parts.paused, {action.pod.cgroup for action in chosen}, at_ns, config)
     actions = (*parts.resumes, *late, *chosen)
     _mark_resumed(stretches, actions, parts.turn)
-    next_ns = _next_ns(seen.fill, sample, slack_bytes, parts.paused, stretches, config)
+    next_ns = _next_ns(seen.fill, sample, unused_bytes, parts.paused, stretches, config)
     # If one pod runs alone, there is no other to pause; if several run, each sample may pause one of them.
     runs_alone = len(parts.candidates) + len(parts.unstoppable) <= 1
     is_settled = config.policy is Policy.RESERVE and not actions and (is_safe or runs_alone)
-    quiet = _quiet(slack_bytes, parts.paused, stretches, sample, next_ns, config) if is_settled else None
+    quiet = _quiet(unused_bytes, parts.paused, stretches, sample, next_ns, config) if is_settled else None
     tight = seen.tight or bool(parts.paused) or bool(chosen)
     return Decision(after, actions, next_ns, tight, seen.tight_below_bytes, quiet), places
 
@@ -227,11 +227,11 @@ def _due_ns(pod: Pod, stretch: limits.Stretch, at_ns: int, config: Config) -> in
     If both times are over, return the time one second from now: the freeze has failed, or the pod waits for its turn.
     """
     due_ns = (limits.freeze_ns(pod, config.mechanism), limits.end_ns(pod, stretch, config.pause))
-    return min([ns for ns in due_ns if ns is not None and ns > at_ns], default=at_ns + _PAUSED_LOOK_NS)
+    return min([ns for ns in due_ns if ns is not None and ns > at_ns], default=at_ns + _PAUSED_CHECK_NS)
 
 
 def _quiet(
-    slack_bytes: float,
+    unused_bytes: float,
     paused: list[PodUsage],
     stretches: Mapping[CgroupId, limits.Stretch],
     sample: Sample,
@@ -240,15 +240,15 @@ def _quiet(
 ) -> Quiet:
     """Return the bounds of the headroom within which no pod has to be paused, after a decision without actions.
 
-    They are half of `slack_bytes` (at least _QUIET_PCT) below the headroom, and _QUIET_PCT above it. They last for a
+    They are half of `unused_bytes` (at least _QUIET_PCT) below the headroom, and _QUIET_PCT above it. They last for a
     second at most, and not beyond the next resume or freeze that is due.
     """
     available, capacity = sample.headroom.available_bytes, sample.headroom.capacity_bytes
     little = capacity * _QUIET_PCT / 100
-    until_ns = sample.at_ns + _PAUSED_LOOK_NS
+    until_ns = sample.at_ns + _PAUSED_CHECK_NS
     for _, pod in paused:
         until_ns = min(until_ns, _due_ns(pod, stretches[pod.cgroup], sample.at_ns, config))
-    return Quiet(available - max(slack_bytes / 2, little), available + little, until_ns, next_ns)
+    return Quiet(available - max(unused_bytes / 2, little), available + little, until_ns, next_ns)
 
 
 def _concerned(state: State, learned: reserve.ReserveState, sample: Sample) -> tuple[PodUsage, ...]:
@@ -345,13 +345,13 @@ def _tight_below_bytes(sample: Sample, config: Config) -> int:
 
 
 def _grantable_below_mark(sample: Sample, config: Config) -> float:
-    return sample.headroom.below_bytes(config.watermark.upper_pct)
+    return sample.headroom.bytes_until(config.watermark.upper_pct)
 
 
 def _next_ns(
     fill: schedule.FillRate,
     sample: Sample,
-    slack_bytes: float,
+    unused_bytes: float,
     paused: list[PodUsage],
     stretches: Mapping[CgroupId, limits.Stretch],
     config: Config,
@@ -360,11 +360,11 @@ def _next_ns(
     # If every pod is protected, no sample can lead to an action: sample as rarely as possible.
     if not paused and all(pod.protected is not None for _, pod in sample.pods):
         return schedule.SLOW_NS
-    interval_ns, fast_ns = schedule.interval_ns(fill, sample, slack_bytes), schedule.fast_ns(sample)
+    interval_ns, fast_ns = schedule.interval_ns(fill, sample, unused_bytes), schedule.fast_ns(sample)
     if not paused or interval_ns <= fast_ns:
         return interval_ns
     due_ns = min([_due_ns(pod, stretches[pod.cgroup], sample.at_ns, config) for _, pod in paused])
-    return min(interval_ns, _PAUSED_LOOK_NS, max(due_ns - sample.at_ns, fast_ns))
+    return min(interval_ns, _PAUSED_CHECK_NS, max(due_ns - sample.at_ns, fast_ns))
 
 
 def _paused_since(usage: PodUsage) -> int:

@@ -106,9 +106,10 @@ class Demand(NamedTuple):
     """Growth to count while the pod runs, in bytes: the mean growth within one reaction; of a pod that has just grown
     its fastest; of a paused pod one usual step.
 
-    A growing pod that is not excused counts with more. If it is new, or paused without a known growth, that is the
-    whole grant. Without a large drop so far and without `beyond` it is at least the growth of ACTIVE_S, with `beyond`
-    at least the rest of the first memory if it may have started beside others; both at most the grant.
+    A growing pod that is not excused may count with more. If it is new, or paused without a known growth, that is the
+    whole grant. Without a large drop so far and without `beyond` it is at least the growth of ACTIVE_S. If it runs,
+    has `beyond` and may have started beside others, it is at least the rest of the first memory. Both are at most the
+    grant.
 
     It is 0 for a running pod that has `beyond` and has just freed memory.
     """

@@ -113,7 +113,7 @@ class ReserveStep(NamedTuple):
     state: ReserveState
     actions: tuple[Action, ...]
     places: list[Place]
-    slack_bytes: float
+    unused_bytes: float
     """Memory that pods may take before a running pod has to be paused."""
     unsafe: bool
     """Whether no worst demand fits."""
@@ -125,7 +125,7 @@ def with_peaks(peaks: Peaks) -> ReserveState:
 
 
 def observe(state: ReserveState, sample: Sample) -> ReserveState:
-    """Return the state with one more sample taken in; `slack_bytes` and `step` expect it."""
+    """Return the state with one more sample taken in; `unused_bytes` and `step` expect it."""
     elapsed_s = 0.0 if state.sampled_at_ns is None else max(sample.at_ns - state.sampled_at_ns, 0) / NS_PER_S
     decay: float = 0.0 if state.sampled_at_ns is None else 0.5 ** (elapsed_s / _IDLE_HALF_LIFE_S)
     late_s: float = state.late_s * 0.5 ** (elapsed_s / _LATE_HALF_LIFE_S)
@@ -139,7 +139,7 @@ def observe(state: ReserveState, sample: Sample) -> ReserveState:
     )
 
 
-def slack_bytes(state: ReserveState, sample: Sample, *, only_growing: bool = False) -> float:
+def unused_bytes(state: ReserveState, sample: Sample, *, only_growing: bool = False) -> float:
     """Return the headroom less the worst demands of moving pods, in bytes; above 0 no pod has to be paused.
 
     Once none is left, the other demands are not counted. If several pods move it is also less the largest
@@ -227,7 +227,7 @@ def step(
         actions = [*(action for action in actions if action.pod.cgroup != victim.pod.cgroup), victim]
         freed = freeable_bytes(PodUsage(victim.memory_current_bytes, victim.pod))
         after = after._replace(unsafe_since_ns=None, killed={**after.killed, victim.pod.cgroup: freed})
-    return ReserveStep(after, tuple(actions), places, served.slack_bytes, served.unsafe)
+    return ReserveStep(after, tuple(actions), places, served.unused_bytes, served.unsafe)
 
 
 def _reserve_unstoppable(

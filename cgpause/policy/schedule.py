@@ -31,7 +31,7 @@ pods. Where a sample is slow (500 pods, an emulated CPU), memory fills slowly to
 LINGER_NS = NS_PER_S
 """Time of fast sampling after a PSI event, unless the policy wants the slowest: the kernel sends at most one event a
 window (lmkd does the same)."""
-FAR_LOOK_NS = 60 * NS_PER_S
+FAR_CHECK_NS = 60 * NS_PER_S
 """Longest time between two readings of all pods while memory is not tight."""
 FAR_PCT = 10.0
 """Most growth, in percent of the capacity, between two readings of all pods while memory is not tight."""
@@ -64,10 +64,10 @@ def fast_ns(sample: Sample) -> int:
     return max(FAST_NS, int(sample.cost_ns / OWN_SHARE))
 
 
-def interval_ns(rate: FillRate, sample: Sample, slack_bytes: float) -> int:
-    """Return the ns until the next sample is due, if pods may take `slack_bytes` more before one has to be paused."""
+def interval_ns(rate: FillRate, sample: Sample, unused_bytes: float) -> int:
+    """Return the ns until the next sample is due, if pods may take `unused_bytes` more before one has to be paused."""
     fastest = max(rate.bytes_per_s, sample.headroom.capacity_bytes / PRIOR_FILL_S, PRIOR_BYTES_PER_S)
-    seconds = slack_bytes / fastest / 2
+    seconds = unused_bytes / fastest / 2
     return int(min(max(seconds * NS_PER_S, fast_ns(sample)), SLOW_NS))
 
 
@@ -97,7 +97,7 @@ def far_quiet(sample: Sample, tight_below_bytes: int, next_ns: int, low_bytes: f
     """
     available, capacity = sample.headroom.available_bytes, sample.headroom.capacity_bytes
     low = max(low_bytes, tight_below_bytes, available - capacity * FAR_PCT / 100)
-    return Quiet(low, inf, sample.at_ns + FAR_LOOK_NS, next_ns)
+    return Quiet(low, inf, sample.at_ns + FAR_CHECK_NS, next_ns)
 
 
 class Schedule(NamedTuple):

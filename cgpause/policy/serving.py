@@ -44,11 +44,11 @@ class Place(NamedTuple):
     """Most that the pod may take: its limit less its use."""
     rate: float
     demand: float
-    """Bytes that the test compares with `headroom`. Usually the pod's growth within one reaction. If the grant of a
+    """Bytes that the test compares with `available`. Usually the pod's growth within one reaction. If the grant of a
     paused or new pod does not fit: the grant. For a pod that runs without a test the bytes are only shown: the worst
     demand of the first pod or an excused one, the grant of a pod that this decision excuses, and the bytes reserved for
     an unstoppable pod."""
-    headroom: float
+    available: float
     """Bytes available for `demand`: the slack less the growth of the pods served before. For a grant: the headroom less
     PROMISED of their grants. For pods without a test: the headroom, to show."""
     basis: Basis
@@ -64,7 +64,7 @@ class Place(NamedTuple):
 
     def describe(self) -> str:
         """Return the place in words: the demand, its basis, the headroom for it."""
-        return f"needs {mib(self.demand)} (by {self.basis}), {mib(max(self.headroom, 0.0))} left"
+        return f"needs {mib(self.demand)} (by {self.basis}), {mib(max(self.available, 0.0))} left"
 
 
 def place_of(one: Demand, demand: float, headroom: float, *, runs: bool, first: bool = False) -> Place:
@@ -81,7 +81,7 @@ class Served(NamedTuple):
     """The result of serving the demands."""
 
     places: list[Place]
-    slack_bytes: float
+    unused_bytes: float
     unsafe: bool
     admitted: set[CgroupId]
     """Newcomers that may take their first memory."""
@@ -187,7 +187,7 @@ class Way(NamedTuple):
 def way(active: Sequence[Demand], headroom: float, first: Demand | None, *, alone: bool = False) -> Way:
     """Return the slack and the blocked pods if growing pods reach their peaks one after another, nearest first.
 
-    The headroom is in bytes. The first pod takes its worst demand, any other its grant. Then the pod frees
+    `headroom` is in bytes. The first pod takes its worst demand, any other its grant. Then the pod frees
     that and its `returns`. The way skips services, which never end and free nothing. It skips a pod whose whole grant
     is `counted`: its peak is already covered. `alone` is whether the first pod has the only demand.
     """

@@ -77,7 +77,7 @@ def step(
 
 def _can_help(sample: Sample, paused: Sequence[PodUsage], upper_pct: float) -> bool:
     """Whether use is at or above Mupper, and killing all paused pods would bring it below."""
-    return 0 <= -sample.headroom.below_bytes(upper_pct) < sum(current for current, _ in paused)
+    return 0 <= -sample.headroom.bytes_until(upper_pct) < sum(current for current, _ in paused)
 
 
 def _pause(candidates: Sequence[PodUsage], config: Config, reason: str) -> tuple[Action, ...]:

@@ -162,7 +162,7 @@ FAMILIES = (
     ),
     Family("cgpause_freezes_total", _C, "Throttled pods that the daemon froze because they still grew."),
     Family("cgpause_sacrifices_total", _C, "Pods with containers that the daemon killed to free memory."),
-    # Trouble
+    # Errors
     Family("cgpause_pause_failures_total", _C, "Failed attempts to pause or freeze a pod."),
     Family("cgpause_resume_failures_total", _C, "Failed attempts to resume a pod; the daemon tries again."),
     Family(

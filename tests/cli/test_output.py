@@ -313,7 +313,7 @@ def test_a_decision_of_the_reserve_policy_shows_its_numbers(capsys: Capture) -> 
 
     assert columns(capsys) == [
         "policy reserve: memory 92.8 % used, 74.0Mi of headroom, 63.8Mi of it to give away",
-        "RANK  POD  QOS  CLASS  MEMORY  CLAIM  RATE/s  DEMAND  HEADROOM  VERDICT",
+        "RANK  POD  QOS  CLASS  MEMORY  CLAIM  RATE/s  DEMAND  AVAILABLE  VERDICT",
         "  1  default/big  Burstable  service  30.0Mi  40.0Mi  100.0Mi  40.0Mi  64.0Mi  runs first",
         "  2  default/small  Burstable  service  10.0Mi  no limit  50.0Mi  5.0Mi  4.0Mi  would pause (throttle)",
     ]
@@ -323,7 +323,7 @@ def test_a_decision_of_the_reserve_policy_shows_its_numbers(capsys: Capture) -> 
             "claim_bytes": 40 * MIB,
             "rate_bytes_per_s": 100 * MIB,
             "demand_bytes": 40 * MIB,
-            "headroom_bytes": 64 * MIB,
+            "available_bytes": 64 * MIB,
             "based_on": "limit",
             "pause_cost_s": 0.0,
             "first": True,
@@ -332,7 +332,7 @@ def test_a_decision_of_the_reserve_policy_shows_its_numbers(capsys: Capture) -> 
             "claim_bytes": None,
             "rate_bytes_per_s": 50 * MIB,
             "demand_bytes": 5 * MIB,
-            "headroom_bytes": 4 * MIB,
+            "available_bytes": 4 * MIB,
             "based_on": "as much again as it uses, for it has no limit",
             "pause_cost_s": 2.5,
             "first": False,

@@ -60,7 +60,7 @@ headrooms = st.builds(
 
 @given(headrooms, st.floats(1, 100))
 def test_there_is_room_below_a_threshold_exactly_while_use_is_below_it(headroom: Headroom, pct: float) -> None:
-    room = headroom.below_bytes(pct)
+    room = headroom.bytes_until(pct)
     if room > 1:  # a byte of rounding
         assert headroom.used_pct < pct
     if room < -1:

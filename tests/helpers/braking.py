@@ -69,7 +69,7 @@ def write_each_second(brake: Brake, fake: FakeTree, from_s: int) -> None:
 
 
 def give_up(brake: Brake, fake: FakeTree, at_s: int) -> None:
-    """Write another memory.high than the original more often than the brake answers; the original at the end."""
+    """Write a memory.high of one's own quickly, more often than the brake answers; `max` at the end."""
     for number in range(11):
         high_file(fake).write_text("max\n" if number == 10 else f"{1 << 40}\n")
         assert brake.answer_drift(at_s * S + number)

@@ -12,7 +12,7 @@ from cgpause.policy.explain import explain
 from cgpause.policy.growth import Growth, Growths
 from cgpause.policy.limits import Stretch
 from cgpause.policy.peaks import Peaks
-from cgpause.policy.reserve import ReserveState, ReserveStep, observe, slack_bytes, step
+from cgpause.policy.reserve import ReserveState, ReserveStep, observe, step, unused_bytes
 from cgpause.policy.schedule import Quiet
 from helpers.nodes import MIB, MS, START_NS, S, growth, pod, record
 
@@ -87,9 +87,9 @@ class Node:
         return State(self.stretches, reserve=self.memory._replace(growths=growths))
 
     def slack(self) -> float:
-        """Return the bytes that pods may still take if every pod takes all it may."""
+        """Return the bytes that are left if every pod takes all it may."""
         sample = self.sample()
-        return slack_bytes(observe(self.state().reserve, sample), sample)
+        return unused_bytes(observe(self.state().reserve, sample), sample)
 
     def decide(self) -> Decision:
         return decide(self.state(), self.sample(), self.config)

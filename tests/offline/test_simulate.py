@@ -171,7 +171,7 @@ def test_in_back_off_there_is_nothing_to_sacrifice(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_pod_is_spared_while_it_waits_for_its_next_container() -> None:
-    """The daemon sees that no program of it runs (`Classifier.check_programs`)."""
+    """The daemon sees that no program of it runs (`PodTree.check_programs`)."""
     pod = SimPod("pod", leak(100 * MIB, 1e9), limit_bytes=200 * MIB)
     node = SimNode([pod], config=Config(), kubepods_max_bytes=1000 * MIB)
     node.run(5)

@@ -131,10 +131,10 @@ def test_what_cannot_be_paused_is_reserved_for_before_all_others() -> None:
 def test_a_pod_that_runs_for_a_while_is_reserved_for_as_long() -> None:
     node = Node(free=200).add("a", 300, claim=90, rate=100).add("b", 200, claim=150, rate=100)
     spared = node.pods[0]
-    assert node.step(unstoppable=[(spared, 0.4)]).slack_bytes == pytest.approx((190 - 50 - 150) * MIB), (
+    assert node.step(unstoppable=[(spared, 0.4)]).unused_bytes == pytest.approx((190 - 50 - 150) * MIB), (
         "0.4 s and a reaction"
     )
-    assert node.step(unstoppable=[(spared, float("inf"))]).slack_bytes == pytest.approx((190 - 90 - 150) * MIB, abs=1)
+    assert node.step(unstoppable=[(spared, float("inf"))]).unused_bytes == pytest.approx((190 - 90 - 150) * MIB, abs=1)
 
 
 def test_a_new_pod_has_its_place_in_the_line() -> None:
@@ -155,13 +155,13 @@ def test_a_pod_whose_containers_were_made_just_now_is_not_paused() -> None:
 
 def test_what_a_throttled_pod_leaks_is_reserved() -> None:
     node = Node(free=60).add("a", 300, claim=20, rate=100).add("b", 200, claim=400, rate=4, paused_s=1)
-    assert node.step().slack_bytes == pytest.approx((50 - 20 - 0.4004) * MIB), "1 % of 4 MiB/s for 10 s"
+    assert node.step().unused_bytes == pytest.approx((50 - 20 - 0.4004) * MIB), "1 % of 4 MiB/s for 10 s"
     node.config = replace(CONFIG, throttle=ThrottleConfig(quota_us=1000))
-    assert node.step().slack_bytes == pytest.approx((50 - 20 - 0.4) * MIB)
+    assert node.step().unused_bytes == pytest.approx((50 - 20 - 0.4) * MIB)
     node.pods[1] = PodUsage(
         200 * MIB, replace(node.pods[1].pod, paused=replace(record(NOW - S), mechanism=Mechanism.FREEZE))
     )
-    assert node.step().slack_bytes == 30 * MIB
+    assert node.step().unused_bytes == 30 * MIB
 
 
 def test_kubelets_eviction_threshold_and_a_margin_are_never_given_away() -> None:

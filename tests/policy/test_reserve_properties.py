@@ -56,16 +56,16 @@ def test_the_worst_demand_of_the_first_stays_reserved(moment: Moment, beside: in
     memory = moment.state.reserve._replace(cost_s=0.0, first=None)
     without_excuse = replace(moment, state=moment.state._replace(reserve=memory))
     plenty = without_excuse.with_available(2 * CAPACITY)
-    more = [place.headroom - place.demand for place in plenty.places() if place.first]
+    more = [place.available - place.demand for place in plenty.places() if place.first]
     if not more:
         return
     places = plenty.with_available(2 * CAPACITY - int(more[0]) + beside * MIB).places()
     first = [place for place in places if place.first]
-    if first[0].demand > first[0].headroom:
+    if first[0].demand > first[0].available:
         return  # unsafe: it goes on alone
     taken = [place.demand for place in places if is_other(place) and place.runs and place.demand > place.negligible]
     # One byte for the rounding of a sum of differences.
-    assert sum(taken) <= first[0].headroom - first[0].demand + 1
+    assert sum(taken) <= first[0].available - first[0].demand + 1
     stopped = [place for place in places if is_other(place) and not place.runs and place.usage.pod.paused is None]
     assert all(place.demand > place.negligible for place in stopped)
 

@@ -11,7 +11,7 @@ from cgpause.core.model import Headroom, Sample
 from cgpause.policy.decide import Decision, State
 from cgpause.policy.schedule import (
     BLIND_NS,
-    FAR_LOOK_NS,
+    FAR_CHECK_NS,
     LINGER_NS,
     FillRate,
     Quiet,
@@ -54,7 +54,7 @@ def test_looking_takes_a_twentieth_of_a_cpu_at_most(cost_ns: int, expected_ns: i
     ],
 )
 def test_interval_is_half_the_time_to_the_threshold(used_pct: float, expected_ns: int) -> None:
-    assert interval_ns(FillRate(), sampled(node(used_pct)), node(used_pct).below_bytes(90)) == pytest.approx(
+    assert interval_ns(FillRate(), sampled(node(used_pct)), node(used_pct).bytes_until(90)) == pytest.approx(
         expected_ns, rel=0.01
     )
 
@@ -63,7 +63,7 @@ def test_a_faster_fill_shortens_the_interval_and_is_forgotten_by_halves() -> Non
     rate = learn(FillRate(), START_NS, node(50))
     rate = learn(rate, START_NS + S, node(70))  # 2 GB in a second, twice the prior
     assert rate.bytes_per_s == pytest.approx(2e9)
-    assert interval_ns(rate, sampled(node(70)), node(70).below_bytes(90)) == pytest.approx(S // 2, rel=0.01)
+    assert interval_ns(rate, sampled(node(70)), node(70).bytes_until(90)) == pytest.approx(S // 2, rel=0.01)
     rate = learn(rate, START_NS + 11 * S, node(70))
     assert rate.bytes_per_s == pytest.approx(1e9)
 
@@ -110,7 +110,7 @@ def test_the_next_sample_after_a_decision(
     before = Schedule().after_pressure(START_NS - (0 if lingers else LINGER_NS))
     after = before.after_decision(decided(next_ns, QUIET, tight=True), sampled(node(50)), sleep_ns)
     assert after.sample_at_ns == START_NS + expected_ns
-    quiet = Quiet(QUIET.low_bytes, inf, START_NS + FAR_LOOK_NS, SLEEP) if asleep else QUIET
+    quiet = Quiet(QUIET.low_bytes, inf, START_NS + FAR_CHECK_NS, SLEEP) if asleep else QUIET
     assert (after.asleep, after.tight, after.tight_below_bytes, after.quiet) == (asleep, True, TIGHT_BELOW, quiet)
     assert after.linger_until_ns == before.linger_until_ns
 
@@ -143,8 +143,8 @@ def test_the_next_sample_without_a_decision(schedule: Schedule, available: int, 
 
 def test_a_sleeping_daemon_reads_the_pods_once_a_minute() -> None:
     """One pod may grow by the bytes that another one frees."""
-    assert asleep().after_kept(TOTAL // 2, START_NS + FAR_LOOK_NS - 1) is not None
-    assert asleep().after_kept(TOTAL // 2, START_NS + FAR_LOOK_NS) is None
+    assert asleep().after_kept(TOTAL // 2, START_NS + FAR_CHECK_NS - 1) is not None
+    assert asleep().after_kept(TOTAL // 2, START_NS + FAR_CHECK_NS) is None
 
 
 def test_a_rest_ends_with_the_time_for_which_the_decision_holds() -> None:

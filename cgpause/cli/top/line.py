@@ -20,18 +20,18 @@ def next_in_line(verdicts: Iterable[Verdict], acted_on: Container[CgroupId]) -> 
     """
     waiting = [verdict for verdict in _running(verdicts) if verdict.usage.pod.cgroup not in acted_on]
     # Under reserve, the pod with the least headroom beyond its demand; under watermark the ranks are the order.
-    asking = [verdict for verdict in waiting if _beyond(verdict) < math.inf]
-    return min(asking, key=_beyond) if asking else next((one for one in waiting if one.place is None), None)
+    asking = [verdict for verdict in waiting if _to_spare(verdict) < math.inf]
+    return min(asking, key=_to_spare) if asking else next((one for one in waiting if one.place is None), None)
 
 
 def levels(sample: Sample, decision: Decision, verdicts: Iterable[Verdict], config: Config) -> Levels:
     """Return the levels of headroom at which the policy pauses, memory is tight, and kubelet evicts."""
     headroom = sample.headroom
     if config.policy is Policy.WATERMARK:
-        unused: float = headroom.below_bytes(config.watermark.upper_pct)
+        unused: float = headroom.bytes_until(config.watermark.upper_pct)
     else:
         # The highest headroom at which the policy has none to grant, or the demand of a growing pod no longer fits.
-        unused = min([grantable_bytes(sample), *map(_beyond, _running(verdicts))])
+        unused = min([grantable_bytes(sample), *map(_to_spare, _running(verdicts))])
     return Levels(headroom.available_bytes - unused, decision.tight_below_bytes, headroom.eviction_bytes)
 
 
@@ -40,9 +40,9 @@ def _running(verdicts: Iterable[Verdict]) -> list[Verdict]:
     return [one for one in verdicts if one.rank is not None and one.usage.pod.paused is None]
 
 
-def _beyond(verdict: Verdict) -> float:
+def _to_spare(verdict: Verdict) -> float:
     """Return the headroom beyond a pod's demand; infinity for a pod that reserve does not pause for it, the first."""
     place = verdict.place
     if place is None or place.first or place.excused or place.demand <= place.negligible:
         return math.inf
-    return place.headroom - place.demand
+    return place.available - place.demand

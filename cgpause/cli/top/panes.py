@@ -37,7 +37,7 @@ HELP = (
     ("n", "group by namespace"),
     ("/", "filter by name, UID, QoS class, class, state, by hand, by the daemon"),
     ("Esc", "take back: description, marks, filter, selection"),
-    ("?  q", "this help; quit, as Ctrl-C does (Ctrl-Z suspends, Ctrl-L redraws)"),
+    ("?  q", "this help; quit, as Ctrl-C (Ctrl-Z suspends, Ctrl-L redraws)"),
     ("GROW/s, DEMAND", "largest growth lately; headroom that the policy requires for it"),
     ("FULL IN", "time until the pod reaches its limit at this growth"),
     ("CPU, THR/s", "1000m is one CPU; time a second that its quota throttled it"),

@@ -249,10 +249,10 @@ class Reader:
         if sample is None:
             return tuple(self._see(tracked, None, None, PodState.RUNNING) for tracked in self.tree.pods.values()), None
         # As if the daemon's next check were due, as in `cgpause explain`.
-        looked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)
+        checked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)
         # Most resumes are the daemon's own, for headroom: it may pause such a pod again at once.
         stretches = {key: replace(one, resumed_by_policy=True) for key, one in self._state.stretches.items()}
-        self._state = self._state._replace(watermark=looked, stretches=stretches)
+        self._state = self._state._replace(watermark=checked, stretches=stretches)
         decision, verdicts = explain(self._state, sample, self.tree.config)
         self._state, self._tight = decision.state, decision.tight
         # The watermark policy learns no growth, but the dashboard shows it.

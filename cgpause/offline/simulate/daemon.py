@@ -281,15 +281,15 @@ class SimDaemon:
         facts = pod.facts
         assert facts is not None
         self._quiet = None
-        now_ns, limits = self._now_ns(), self.config.pause
+        now_ns, config = self._now_ns(), self.config.pause
         tracked = self._pods.get(facts.cgroup)
         if tracked is None:
             tracked = self._pods[facts.cgroup] = SimTracked(pod, self._node, now_ns)
         tracked.pod = replace(
             facts,
             changed_at_ns=now_ns,
-            settled_at_ns=now_ns + int(limits.settle_s * NS_PER_S),
-            spared_until_ns=now_ns + int(min(limits.settle_s, SPARED_S) * NS_PER_S),
+            settled_at_ns=now_ns + int(config.settle_s * NS_PER_S),
+            spared_until_ns=now_ns + int(min(config.settle_s, SPARED_S) * NS_PER_S),
             no_program=pod.steps is None,
             distress=facts.distress if facts.paused is None else "its containers changed",
         )

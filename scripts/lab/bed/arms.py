@@ -84,7 +84,7 @@ quota_us = 1000
 enabled = false
 """
 # The paper has neither limits on pauses nor services. settle_s is short because the bed makes a pod in 0.15 s.
-_HOLD = """\
+_PAUSE = """\
 [pause]
 max_pause_s = 86400
 batch_max_pause_s = 86400
@@ -101,7 +101,7 @@ CONFIG = REPO / "systemd" / "config.toml"
 
 def cgpause_config(arm: str) -> str:
     """Return the configuration of an arm that runs cgpause: the shipped file, or that of the paper's policy."""
-    return CONFIG.read_text() if arm == STOCK else WATERMARK_CONFIG + _HOLD
+    return CONFIG.read_text() if arm == STOCK else WATERMARK_CONFIG + _PAUSE
 
 
 def _cgpause(arm: str, place: Place) -> DaemonProcess:

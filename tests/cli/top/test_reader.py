@@ -141,15 +141,15 @@ def test_next_in_line_is_the_one_with_least_to_spare_and_pausing_begins_there(tr
 
     snapshot = reader.read(11 * S)
 
-    beyond = {
-        pod.label: place.headroom - place.demand
+    to_spare = {
+        pod.label: place.available - place.demand
         for pod in snapshot.pods
         if (place := pod.verdict.place) is not None and not place.first and place.demand > 4096
     }
     nexts = [pod.label for pod in snapshot.pods if pod.state is PodState.NEXT]
-    assert nexts == [min(beyond, key=lambda label: beyond[label])]
+    assert nexts == [min(to_spare, key=lambda label: to_spare[label])]
     pause_bytes, available_bytes, _ = levels(snapshot)
-    assert pause_bytes == pytest.approx(available_bytes - min(beyond.values()), abs=1)
+    assert pause_bytes == pytest.approx(available_bytes - min(to_spare.values()), abs=1)
 
 
 def test_where_nobody_grows_nobody_is_next(tree: FakeTree, reader: Reader) -> None:
