@@ -52,6 +52,7 @@ TESTS = {
         _RESERVE,
     ),
     "policy/demand": ("tests/policy/test_demand*.py",),
+    "policy/drifts": ("tests/daemon/actuate/test_drift*.py", "tests/daemon/brake/test_brake_drift.py"),
     "policy/level": ("tests/daemon/brake",),
     "policy/growth": _GROWTH,
     "policy/learn": _GROWTH,
@@ -69,6 +70,7 @@ TESTS = {
     "policy/schedule": ("tests/policy/test_schedule.py", "tests/policy/test_policy.py"),
     "policy/serving": ("tests/policy/test_serving.py", _RESERVE),
     "policy/rules": ("tests/policy/test_rules.py",),
+    "policy/trips": ("tests/daemon/brake",),
     "policy/watermark": ("tests/policy/test_watermark.py",),
     "restore": ("tests/restore",),
 }
