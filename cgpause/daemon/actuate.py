@@ -262,7 +262,7 @@ class Actuator:
             return
         except CgpauseError as e:
             self._complain(tracked, "could not assert again", e)
-            tracked.drifts.add(at_ns)
+            tracked.drifts.add(at_ns, original=False)
             return
         if record is None:
             return

@@ -25,7 +25,7 @@ class Drifts:
     _last_ns: int = 0
     _given_up: bool = False
 
-    def add(self, at_ns: int, *, original: bool = False, may_fight: bool = True) -> None:
+    def add(self, at_ns: int, *, original: bool, may_fight: bool = True) -> None:
         """Count one more answer; begin a new hour if the last one is over.
 
         `original` is whether the other program wrote the original value. Without `may_fight` such a write counts for

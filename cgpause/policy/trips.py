@@ -13,7 +13,6 @@ REST_NS = 15_000_000_000
 """Rest after the first trip."""
 LONGEST_NS = 600_000_000_000
 """Longest rest; a tripwire that is armed for this long without a trip forgets the earlier trips."""
-_MOST_DOUBLINGS = 10
 
 
 class Trips(NamedTuple):
@@ -33,7 +32,7 @@ class Trips(NamedTuple):
         if not armed:
             return self._replace(armed_since_ns=None)
         if tripped:
-            rest_ns = min(REST_NS << min(self.in_a_row, _MOST_DOUBLINGS), LONGEST_NS)
+            rest_ns = min(REST_NS << self.in_a_row, LONGEST_NS)
             return Trips(self.in_a_row + 1, at_ns + rest_ns, None)
         if self.armed_since_ns is None:
             return self._replace(armed_since_ns=at_ns)

@@ -52,7 +52,7 @@ TESTS = {
         _RESERVE,
     ),
     "policy/demand": ("tests/policy/test_demand*.py",),
-    "policy/drifts": ("tests/daemon/actuate/test_drift*.py", "tests/daemon/brake/test_brake_drift.py"),
+    "policy/drifts": ("tests/policy/test_drifts.py",),
     "policy/level": ("tests/daemon/brake",),
     "policy/growth": _GROWTH,
     "policy/learn": _GROWTH,

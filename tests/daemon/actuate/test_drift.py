@@ -97,7 +97,7 @@ def test_trouble_while_answering_a_drift_is_never_raised(bench: Bench, trouble: 
     bench.pause("b")
     tracked = bench.tracked("b")
     for _ in range(answered):
-        tracked.drifts.add(now_ns())
+        tracked.drifts.add(now_ns(), original=False)
     (bench.folders["b"] / "cpu.max").write_text("30000 100000\n")
     with ExitStack() as stack:
         if trouble == "locked":
