@@ -63,17 +63,17 @@ class Place(NamedTuple):
     """As `Demand.negligible`."""
 
     def describe(self) -> str:
-        """Return the place in words: the demand, its basis, the headroom for it."""
+        """Return the place in words: the demand, its basis, the bytes available for it."""
         return f"needs {mib(self.demand)} (by {self.basis}), {mib(max(self.available, 0.0))} left"
 
 
-def place_of(one: Demand, demand: float, headroom: float, *, runs: bool, first: bool = False) -> Place:
-    """Return the place of a pod with a demand of `demand` bytes and `headroom` bytes for it."""
+def place_of(one: Demand, demand: float, available: float, *, runs: bool, first: bool = False) -> Place:
+    """Return the place of a pod with a demand of `demand` bytes and `available` bytes for it."""
     limit = one.usage.pod.memory_max_bytes
     claim = inf if limit is None else max(limit - one.used, 0)
     basis, cost_s, excused, negligible = one.basis, one.pause_cost_s, one.excused, one.negligible
     return Place(
-        one.usage, claim, one.rate, demand, headroom, basis, cost_s, runs, first, excused, negligible=negligible
+        one.usage, claim, one.rate, demand, available, basis, cost_s, runs, first, excused, negligible=negligible
     )
 
 
