@@ -155,6 +155,9 @@ def test_a_daemon_that_sleeps_learns_the_peak_of_a_pod_that_ends(node: Node, sta
     node.resize("ends", 80)
     node.wait_held("ends", 80)
     node.end("ends")
+    time.sleep(
+        3
+    )  # kubelet removes a pod's cgroup seconds after its last container; without it there is no peak to read
     node.kubepods.remove_pod(node.specs["ends"])
     node.resize("killed", 500)
     killed = node.kubepods.pod_path(node.specs["killed"])
