@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from operator import attrgetter
 
 from cgpause.core import durations
 from cgpause.core.errors import PodLookupError
@@ -79,11 +80,14 @@ class Total:
 
 
 def pauses(events: Iterable[Event]) -> list[PastPause]:
-    """Join events into pauses, in the order of each pause's first event."""
+    """Join events into pauses, in the order of each pause's first event.
+
+    The events may come in any order: those of the daemon wait for its disk, so a command's can be written before them.
+    """
     found: dict[object, PastPause] = {}
     last: dict[str, PauseKey] = {}
     labels: dict[str, str] = {}
-    for event in events:
+    for event in sorted(events, key=attrgetter("at")):
         if "/" in event.pod:
             labels[event.uid] = event.pod
         key = event.pause or (last.get(event.uid) if event.what in _ENDS else None)
@@ -99,25 +103,24 @@ def pauses(events: Iterable[Event]) -> list[PastPause]:
 
 def _add(pause: PastPause, event: Event) -> PastPause:
     """Return the pause completed with the facts of one event."""
-    is_start = event.what == EventKind.PAUSED
     pause = replace(
         pause,
         seen=max(pause.seen, event.at),
-        mechanism=(pause.mechanism or event.mechanism) if is_start else (event.mechanism or pause.mechanism),
+        mechanism=event.mechanism or pause.mechanism,
         owner=pause.owner or event.owner,
         reason=pause.reason or event.pause_reason,
     )
-    if is_start:
+    if event.what == EventKind.PAUSED:
         return replace(
             pause,
             start=event.at,
-            # An operator may have taken it over by an event that was written first.
-            reason=event.reason if pause.owner == event.owner else _joined(event.reason, pause.reason),
+            reason=event.reason,
             cpu_max=event.cpu_max_from,
             memory_current_bytes=event.memory_current_bytes,
         )
     if event.what == EventKind.TAKEN_OVER:
-        pause = replace(pause, owner=event.owner, reason=_joined(pause.reason, event.reason))
+        reason = "; then ".join(filter(None, (pause.reason, event.reason)))
+        pause = replace(pause, owner=event.owner, reason=reason)
     if pause.start is None and event.paused_s is not None:
         pause = replace(pause, start=event.at - event.paused_s)
     if event.what not in _ENDS or pause.state is PauseState.ENDED:
@@ -131,11 +134,6 @@ def _add(pause: PastPause, event: Event) -> PastPause:
         end_reason=event.reason,
         cpu_max=(pause.cpu_max if event.foreign else event.cpu_max_to) or pause.cpu_max,
     )
-
-
-def _joined(first: str | None, then: str | None) -> str:
-    """Return both reasons as text, or `first` alone if it has the other already."""
-    return first if first and (then is None or first.endswith(then)) else "; then ".join(filter(None, (first, then)))
 
 
 def with_active(found: Iterable[PastPause], active: AbstractSet[PauseKey], now_ns: int) -> list[PastPause]:
