@@ -213,10 +213,11 @@ def tree_lock(root: str) -> Iterator[bool]:
         except DaemonRunningError:
             holder = find_daemon(root).pid
             whose = None if holder is None else _cgroup_of(holder)
-            is_there = whose is not None and whose == _cgroup_of(os.getpid())
             if whose is None:  # it has ended meanwhile, or /proc does not show it
                 top.lock_for_daemon()
-            elif not is_there:
+            elif whose == _cgroup_of(os.getpid()):
+                is_there = True
+            else:
                 raise
         try:
             yield is_there

@@ -17,9 +17,8 @@ from helpers.trees import FakeTree
 
 from cgpause.kernel.inotify import Watch
 
-if not os.environ.get(
-    "CGPAUSE_VM"
-):  # the guest has no hypothesis: its tests need none, and the import takes long there
+# The guest has no hypothesis: its tests need none, and the import takes long there.
+if not os.environ.get("CGPAUSE_VM"):
     from hypothesis import HealthCheck, settings
 
     settings.register_profile("cgpause", deadline=None, suppress_health_check=[HealthCheck.too_slow])

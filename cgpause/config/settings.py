@@ -285,7 +285,6 @@ class Config:
         "metrics.interval_s": "removed, the daemon publishes every 5 s: delete this line",
         "metrics.max_pods": "removed, the 100 pods that were paused last have series of their own: delete this line",
         "protect.unnamed": "removed, an unknown name always protects while rules depend on names: delete this line",
-        "pause.starting_s": "removed, a new pod is starting for 10 s: delete this line",
         "psi": "removed, the daemon sets its PSI triggers itself (docs/architecture.md): delete this section",
         **dict.fromkeys(
             [f"reserve.{name}" for name in ("margin_pct", "horizon_s", "ahead_s", "resume_pct", "freeze_growing")],

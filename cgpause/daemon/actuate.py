@@ -66,8 +66,8 @@ class Actuator:
         try:
             self._apply(actions, sample, config)
         finally:
-            untold, self._unreported = self._unreported, None
-            for event, level in untold:
+            unreported, self._unreported = self._unreported, None
+            for event, level in unreported:
                 self._report(event, level)
 
     def _apply(self, actions: Iterable[Action], sample: Sample, config: Config) -> None:

@@ -91,8 +91,7 @@ class _Handler(logging.StreamHandler[TextIO]):
         if self._lost:
             note = f"log lines lost {fields(lines=self._lost, reason='the reader of the log was too slow')}"
             made = logging.makeLogRecord({"msg": note, "levelno": logging.WARNING, "levelname": "WARNING"})
-            # A line that was cut has no end.
-            text = f"{chr(10) * self._is_cut}{self.format(made)}\n{text}"
+            text = ("\n" if self._is_cut else "") + f"{self.format(made)}\n{text}"  # a line that was cut has no end
             self._lost, self._is_cut = 0, False
         data = text.encode(self.stream.encoding, "backslashreplace")
         for start in range(0, len(data), select.PIPE_BUF):  # a pipe that poll(2) reports takes so much at once
