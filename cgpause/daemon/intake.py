@@ -6,7 +6,7 @@ import logging
 import time
 from dataclasses import dataclass
 
-from cgpause.core.clock import NS_PER_S, now_ns
+from cgpause.core.clock import NEVER_NS, NS_PER_S, now_ns
 from cgpause.core.model import Headroom
 from cgpause.daemon.actuate import Actuator
 from cgpause.daemon.brake import Brake
@@ -61,7 +61,22 @@ class Intake:
             if tracked is not None:
                 schedule, now = self._take_in_pod(tracked, change, schedule, at_ns)
                 urgent = now or urgent
+        if at_ns >= self.look_at_ns(schedule, headroom):
+            started_ns, programs = time.thread_time_ns(), self.tree.programs
+            urgent = programs.look(at_ns) or urgent
+            programs.rest_until(at_ns + int((time.thread_time_ns() - started_ns) / OWN_SHARE))
         return (schedule._replace(quiet=None) if changes.pods else schedule), urgent
+
+    def look_at_ns(self, schedule: Schedule, headroom: Headroom | None) -> int:
+        """Return the time of the next look for programs that start; NEVER_NS while new pods leave memory plentiful.
+
+        `headroom` is the last one read.
+        """
+        programs = self.tree.programs
+        if schedule.tight or headroom is None:
+            return programs.look_at_ns
+        left_bytes = headroom.available_bytes - programs.claims_bytes()
+        return programs.look_at_ns if left_bytes < schedule.tight_below_bytes else NEVER_NS
 
     def _take_in_pod(
         self, tracked: TrackedPod, change: PodChange, schedule: Schedule, at_ns: int

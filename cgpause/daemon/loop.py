@@ -66,6 +66,7 @@ class Loop:
         """Wait for an event or for the next due time; return the changes, and whether there is memory pressure."""
         parts = (self.intake.follower.times, self.intake.watch, self.status, self.publisher)
         due_ns = min(self.schedule.sample_at_ns, *(part.due_ns for part in parts))
+        due_ns = min(due_ns, self.intake.look_at_ns(self.schedule, self.headroom))
         changes, pressure = Changes(), False
         for fd, mask in self.epoll.poll(max(0, due_ns - now_ns()) / NS_PER_S):
             if fd == self.signals:

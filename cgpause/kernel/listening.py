@@ -14,7 +14,7 @@ not listen yet, `refused_connections` shows the probes, and `inspect_pod` whethe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
@@ -93,6 +93,33 @@ def inspect_pod(pod: Cgroup) -> Inside | None:
         return None
     node_critical = any(_text(pid, "oom_score_adj") == _NODE_CRITICAL for pid in programs)
     return Inside(bool(runtimes), bool(programs), node_critical)
+
+
+def is_made(pod: Cgroup, below: Iterable[str]) -> bool:
+    """Return True if a program runs in a pod, each of its containers has a process, and none of them is a runtime's.
+
+    `below` are the cgroups below the pod. It reads less than `inspect_pod`, because the daemon calls it every few ms
+    while a container is made.
+    """
+    program = False
+    try:
+        for name in below:
+            if "/" in name or is_monitor(name):
+                continue
+            pids = pod.pids(name) or _pids_below(pod, name)
+            names = [_text(pid, "comm") for pid in pids[:_TRIES_EACH]]
+            if not pids or any(RUNTIME.match(one) or UNNAMED.match(one) for one in names):
+                return False
+            program = program or any(one not in ("", _SANDBOX) for one in names)
+    except CgpauseError:
+        return False
+    return program
+
+
+def _pids_below(pod: Cgroup, name: str) -> list[int]:
+    """Return the processes one level below a pod's child cgroup: there crun puts them."""
+    with pod.child(name) as child:
+        return [pid for below, _ in child.children() for pid in child.pids(below)]
 
 
 def refused_connections(pod: Cgroup) -> int | None:

@@ -11,7 +11,7 @@ from cgpause.core.errors import CgpauseError
 from cgpause.core.model import Ended, Owner, OwnWord, Pod, PodUsage, QosClass
 from cgpause.core.parse import parse_flat_keyed, parse_limit, parse_reclaimable, parse_shmem
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.listening import listens
+from cgpause.kernel.listening import is_made, listens
 from cgpause.kernel.processes import Processes
 from cgpause.ledger.ledger import read_record
 from cgpause.pods.containers import limit_bytes
@@ -141,6 +141,13 @@ class TrackedPod:
         """Check whether a process in the pod listens on TCP (`kernel.listening.listens`)."""
         return listens(self.cgroup)
 
+    def is_made(self, at_ns: int) -> bool:
+        """Check whether each of its containers runs a program (`kernel.listening.is_made`)."""
+        try:
+            return is_made(self.cgroup, self.descendants(at_ns))
+        except CgpauseError:
+            return False
+
     def may_have_been_killed(self) -> bool:
         """Return False if the kernel has certainly not OOM-killed in the pod."""
         try:
@@ -269,6 +276,10 @@ class TrackedPod:
             settled_at_ns=max(pod.settled_at_ns, until_ns),
             spared_until_ns=max(pod.spared_until_ns, until_ns),
         )
+
+    def end_sparing(self, at_ns: int) -> None:
+        """No longer spare the pod: all its containers are made. The watermark policy still leaves it alone."""
+        self.pod = replace(self.pod, spared_until_ns=min(self.pod.spared_until_ns, at_ns))
 
     def close(self) -> None:
         """Close the pod's descriptors."""

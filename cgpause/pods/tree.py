@@ -240,7 +240,7 @@ class PodTree:
     def note_container_change(self, tracked: TrackedPod, at_ns: int) -> None:
         """Take in a container's start or end: the pod's word is read again, and the pod may begin to listen."""
         self.request_word_again(tracked)
-        self.programs.note_container_change(tracked)
+        self.programs.note_container_change(tracked, at_ns)
         self.classifier.note_container_change(tracked, at_ns)
 
     def request_word_again(self, tracked: TrackedPod) -> None:

@@ -134,3 +134,31 @@ def test_tree_that_kubelet_has_left_is_noticed_although_its_folders_stay(tree: F
     shutil.rmtree(containers(pod)[1])
 
     daemon.wait_for_log(f"pod appeared pod={elsewhere.uids['new']}")
+
+
+def test_a_new_pod_is_paused_as_soon_as_its_program_is_seen(tree: FakeTree, start: Start) -> None:
+    """Here it would otherwise be spared for an hour; a real one takes its first memory in a tenth of a second."""
+    runs = tree.folder / "runs"
+    look = f"""
+import pathlib
+from cgpause.pods import tracked
+tracked.is_made = lambda *_: pathlib.Path({str(runs)!r}).exists()
+tracked.SPARED_S = 3600.0"""
+    old = tree.add_pod("old", GIB // 2, memory_max=str(GIB))
+    daemon = start(f"{ALL_BATCH}[pause]\nsettle_s = 3600\n", before=look)
+    tree.set_used(HIGH)
+    pod = tree.add_pod("new", 8 * MIB, memory_max=str(GIB))
+
+    def new_one_is_paused() -> bool:
+        """The old one grows, so it goes first."""
+        current = int((old / "memory.current").read_text())
+        rewrite(old / "memory.current", f"{min(current + 8 * MIB, GIB):020}\n")
+        return cpu_max(pod) == PAUSED
+
+    daemon.wait_for_log("pod appeared")
+    for _ in range(10):
+        assert not new_one_is_paused(), "a runtime still makes its container"
+        time.sleep(0.1)
+    runs.touch()
+    (pod / "another").mkdir()  # an event, because the daemon looks for two seconds after each
+    wait_until(new_one_is_paused, "a pause")

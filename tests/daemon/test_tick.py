@@ -108,6 +108,37 @@ def node(bench: Bench, watch: Watch, monkeypatch: Patch) -> Iterator[Node]:
         made.loop.intake.brake.release("the test ends")
 
 
+@pytest.mark.parametrize(
+    ("tight", "claims", "looks"),
+    [
+        pytest.param(False, 0, False, id="plenty"),
+        pytest.param(False, 2 << 30, False, id="plenty-is-left-after-new-pods"),
+        pytest.param(False, (2 << 30) + 1, True, id="new-pods-may-take-it"),
+        pytest.param(True, 0, True, id="tight"),
+    ],
+)
+def test_new_containers_are_looked_into_where_memory_is_or_may_get_tight(
+    bench: Bench, node: Node, monkeypatch: Patch, tight: bool, claims: int, looks: bool
+) -> None:
+    programs, loop, due_ns = bench.tree.programs, node.loop, START_NS + S // 100
+    loop.tick(Changes(), urgent=True, stopping=False)  # status and metrics are not due again before a second is over
+    loop.intake.watch.read()  # its own write to memory.high
+    loop.sample, loop.headroom = None, Headroom(8 << 30, 6 << 30, 4 << 30, 1 << 30)
+    loop.schedule = Schedule(START_NS + S, tight, tight_below_bytes=1 << 30)
+    monkeypatch.setattr(programs, "claims_bytes", lambda: claims)
+    monkeypatch.setattr(programs, "look", node.counting("looks", lambda _: True))
+    programs.look_at_ns = due_ns
+    loop.wait()
+    assert (node.ns == due_ns) is looks
+    node.ns, spent = due_ns, iter([0, S, *range(100)])
+    monkeypatch.setattr("time.thread_time_ns", spent.__next__)
+    loop.tick(Changes(), urgent=False, stopping=False)
+    assert (node.counts["looks"] == 1) is looks
+    assert (loop.sample is not None) is looks, "what has started is decided on at once"
+    if looks:
+        assert programs.look_at_ns == due_ns + 20 * S, "it takes a twentieth of a CPU at most"
+
+
 def test_a_sample_has_the_time_at_which_memory_is_read(bench: Bench, node: Node, monkeypatch: Patch) -> None:
     """A refresh before it may wait half a second for a disk; in that time pods grow."""
 

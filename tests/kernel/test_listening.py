@@ -13,7 +13,7 @@ from helpers.trees import open_descriptors
 
 from cgpause.kernel import listening as workload
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.listening import Inside, inspect_pod, listens
+from cgpause.kernel.listening import Inside, inspect_pod, is_made, listens
 
 HEADER = b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode".ljust(149)
 LISTENING = b"   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 15716 1"
@@ -52,6 +52,10 @@ class Node:
     def inspect_pod(self) -> Inside | None:
         with Cgroup(str(self.pod.parent), "pod") as cgroup:
             return inspect_pod(cgroup)
+
+    def is_made(self) -> bool:
+        with Cgroup(str(self.pod.parent), "pod") as cgroup:
+            return is_made(cgroup, tuple(cgroup.descendants()))
 
     def ask(self) -> bool | None:
         with Cgroup(str(self.pod.parent), "pod") as cgroup:
@@ -130,6 +134,29 @@ def test_processes_of_a_pod_are_told_apart_by_name(node: Node, names: list[str],
     for pid, name in enumerate(names, 10):
         node.add_process(pid, name)
     assert node.inspect_pod() == Inside(runtime, program)
+
+
+def test_a_pod_is_made_once_each_container_runs_its_own_program(node: Node) -> None:
+    assert not node.is_made(), "no container"
+    node.add_cgroup(f"crio-conmon-{'b' * 64}.scope", 9)
+    node.add_cgroup("sandbox", 10)
+    node.add_process(9, "conmon")
+    node.add_process(10, "pause")
+    assert not node.is_made(), "only the sandbox"
+    node.add_cgroup(GOOD, 11)
+    node.add_process(11, "runc:[2:INIT]")
+    assert not node.is_made(), "a runtime is at work"
+    (node.proc / "11" / "comm").write_text("job\n")
+    assert node.is_made()
+    node.add_cgroup(CONTAINER)
+    assert not node.is_made(), "an empty cgroup: a runtime is about to come"
+    node.add_cgroup(f"{CONTAINER}/container", 12)  # crun's
+    node.add_process(12, "exe")
+    assert not node.is_made(), "a runtime without its name"
+    (node.proc / "12" / "comm").write_text("server\n")
+    assert node.is_made()
+    (node.pod / GOOD / "cgroup.procs").write_text("garbage\n")
+    assert not node.is_made(), "it cannot be read"
 
 
 def test_a_runtime_is_seen_behind_the_many_processes_of_another_container(node: Node) -> None:

@@ -19,7 +19,7 @@ from lab.bed.kubepods import PodSpec, make_cgroup, make_uid, read_keyed, scope_n
 from vm.realnode import Node
 
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.listening import Inside, inspect_pod, refused_connections
+from cgpause.kernel.listening import Inside, inspect_pod, is_made, refused_connections
 
 REPO = Path(__file__).parents[2]
 SOCKETS = Path(__file__).with_name("sockets.py")
@@ -246,9 +246,11 @@ def test_a_pod_whose_program_runs_is_not_being_made(pods: Pods, tmp_path: Path) 
     pod = pods.add("made", "none")
     cgroup = Cgroup(str(pods.node.root), str(pod.relative_to(pods.node.root)))
     assert inspect_pod(cgroup) == Inside(runtime=False, program=True)
+    assert is_made(cgroup, tuple(cgroup.descendants()))
     runtime = tmp_path / "runc:[2:INIT]"  # runc has this name until it starts the container's program
     shutil.copy("/bin/sleep", runtime)
     pid = pods.start_in(pod, [str(runtime), "infinity"])
     wait_until(lambda: Path(f"/proc/{pid}/comm").read_text().strip() == runtime.name, "the runtime")
     assert inspect_pod(cgroup) == Inside(runtime=True, program=True)
+    assert not is_made(cgroup, tuple(cgroup.descendants()))
     cgroup.close()

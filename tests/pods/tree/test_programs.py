@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import pytest
 from helpers.fixtures import Patch
-from helpers.nodes import MIB, S
+from helpers.nodes import MIB, MS, S
 from helpers.processes import containers
 from helpers.trees import FakeTree
 
+from cgpause.core.clock import NEVER_NS
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.listening import Inside
 from cgpause.pods import programs
+from cgpause.pods.programs import LOOK_NS
 from cgpause.pods.tracked import SPARED_S
 from cgpause.pods.tree import PodTree
 
@@ -63,6 +66,54 @@ def test_a_pod_is_unmade_until_a_program_runs_in_it(
     tracked.pod = replace(tracked.pod, no_program=True)
     tree.note_container_change(tracked, 4 * S)
     assert not tracked.pod.no_program, "no look may follow for hours"
+
+
+def test_a_pod_is_no_longer_spared_once_its_program_is_seen(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
+    """A program can take its first memory in a tenth of the time for which a new pod is spared."""
+    made: list[str] = []
+    monkeypatch.setattr("cgpause.pods.tracked.is_made", lambda cgroup, _: cgroup.path in made)
+    tree.refresh(0)
+    fake.add_pod("web-0")
+    fake.add_pod("web-1")
+    first, second = tree.refresh(S)[0]
+    assert tree.programs.look_at_ns == S + LOOK_NS
+    made.append(first.cgroup.path)
+    assert tree.programs.look(S + LOOK_NS)
+    assert (first.pod.spared_until_ns, second.pod.spared_until_ns) == (S + LOOK_NS, S + int(SPARED_S * S))
+    assert first.pod.settled_at_ns > S + LOOK_NS, "the watermark policy still leaves it alone"
+    assert tree.programs.look_at_ns == S + 2 * LOOK_NS
+    tree.programs.rest_until(2 * S)
+    tree.note_container_change(first, S + 3 * LOOK_NS)
+    assert tree.programs.look_at_ns == 2 * S, "looks take a share of a CPU at most"
+    assert tree.programs.look(2 * S)
+    assert not tree.programs.look(3 * S), "after two seconds every sample checks"
+    assert tree.programs.look_at_ns == NEVER_NS
+
+
+def test_the_limits_of_new_pods_count_as_memory_that_they_may_soon_take(
+    fake: FakeTree, tree: PodTree, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr("cgpause.pods.tracked.is_made", lambda *_: True)
+    fake.add_pod("old", memory_max=str(7 * MIB))
+    tree.refresh(0)
+    assert tree.programs.claims_bytes() == 0
+    fake.add_pod("new", memory_max=str(20 * MIB))
+    fake.add_pod("without-a-limit")
+    tree.refresh(S)
+    assert tree.programs.claims_bytes() == 20 * MIB
+    assert tree.programs.look(S + LOOK_NS)
+    assert tree.programs.claims_bytes() == 0, "a decision counts them now"
+
+
+def test_a_pod_that_is_gone_is_not_looked_into(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
+    monkeypatch.setattr("cgpause.pods.tracked.is_made", lambda *_: False)
+    tree.refresh(0)
+    path = fake.add_pod("web-0")
+    tree.refresh(S)
+    shutil.rmtree(path)
+    tree.refresh(S + MS)
+    assert not tree.programs.look(S + LOOK_NS)
+    assert tree.programs.look_at_ns == NEVER_NS
 
 
 def test_a_pod_is_protected_once_a_program_in_it_is_critical_for_the_node(
