@@ -161,7 +161,7 @@ def test_in_back_off_there_is_nothing_to_sacrifice(monkeypatch: pytest.MonkeyPat
 
     def kill_who_holds_nothing(state: State, sample: Sample, _: Config) -> Decision:
         killed = tuple(Sacrifice(pod, 0, "test") for current, pod in sample.pods if current == 0 and later(sample))
-        return Decision(state, killed, 1_000_000_000, tight=False, tight_below_bytes=0)
+        return Decision(state, killed, 300_000_000, tight=False, tight_below_bytes=0)
 
     pod = SimPod("greedy", lambda: iter([fill(20 * MIB)]))
     monkeypatch.setattr("cgpause.offline.simulate.daemon.decide", kill_who_holds_nothing)

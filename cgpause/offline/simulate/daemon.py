@@ -1,8 +1,9 @@
 """The daemon of a simulated node: sample, decide, act a little later.
 
-New and killed containers wake it early, as by inotify. Some things are left out, so this daemon is a little worse than
-the real one. PSI comes too late to matter. While memory is plentiful, no refresh checks which pods listen. There are no
-exec probes and no stop signals.
+A container's start or end wakes it early, as by inotify: while memory is tight, or where new pods may take all of it,
+as soon as it would see the program; else after the longest interval between samples. Some things are left out, so this
+daemon is a little worse than the real one. PSI comes too late to matter. While memory is plentiful, no refresh checks
+which pods listen. There are no exec probes and no stop signals.
 """
 
 from __future__ import annotations
@@ -34,19 +35,18 @@ from cgpause.core.model import (
 )
 from cgpause.kernel.processes import ResumeReason
 from cgpause.offline.simulate.pods import SimPod
-from cgpause.pods.tracked import SPARED_S
+from cgpause.pods.programs import LOOK_FOR_NS, LOOK_NS
 from cgpause.policy.classify import Classifier, KindSigns
 from cgpause.policy.decide import Decision, State, decide
 from cgpause.policy.growth import CHARGE_BATCH_BYTES
 from cgpause.policy.kinds import Kinds
-from cgpause.policy.schedule import Quiet
+from cgpause.policy.schedule import SLOW_NS, Quiet
 
 if TYPE_CHECKING:
     from cgpause.offline.simulate.node import SimNode
 
 _DETAILS_S = 1.0
 """Interval of reading the pods' details and of checking which of them listen, while memory is tight."""
-_WAKE_S = 0.001
 _ACTUATION_S = 0.002
 """Mean time from a sample to its actions; the longest is twice as long."""
 _LATENESS_S = 0.005
@@ -118,11 +118,16 @@ class SimDaemon:
         self._state = State()
         self._late_s = 0.0
         self._tight = False
+        self._tight_below_bytes = 0
+        self._changed: dict[CgroupId, int] = {}
+        """Pods whose containers changed lately, each with the time until which that counts."""
         self._details_at_s = 0.0
         self._read_at_ns = 0
         self._limit_kills = 0
         self._ended: list[Ended] = []
         self._tick = 0
+        self._tick_at_s = engine.now_s
+        """Time of the next sample."""
         self._acting_until_s = 0.0
         self._tick_at(engine.now_s)
 
@@ -192,7 +197,7 @@ class SimDaemon:
         """Plan the next sample for `at_s` instead of the former time."""
         self._tick += 1
         tick = self._tick
-        at_s = max(at_s, self._acting_until_s)
+        self._tick_at_s = at_s = max(at_s, self._acting_until_s)
         self._engine.at(at_s, lambda: self._wake() if self._tick == tick else None)
 
     def _wake(self) -> None:
@@ -213,7 +218,7 @@ class SimDaemon:
         if decision.tight and not self._tight and self._read_details():
             sample = self.sample()
             decision = decide(self._state, sample, self.config)
-        self._tight = decision.tight
+        self._tight, self._tight_below_bytes = decision.tight, decision.tight_below_bytes
         if self.observe is not None:
             self.observe(sample, self._state, decision)
         self._state = decision.state
@@ -282,6 +287,7 @@ class SimDaemon:
         assert facts is not None
         self._quiet = None
         now_ns, config = self._now_ns(), self.config.pause
+        looked_at_ns = now_ns + int(LOOK_NS * self._random.random())
         tracked = self._pods.get(facts.cgroup)
         if tracked is None:
             tracked = self._pods[facts.cgroup] = SimTracked(pod, self._node, now_ns)
@@ -289,12 +295,20 @@ class SimDaemon:
             facts,
             changed_at_ns=now_ns,
             settled_at_ns=now_ns + int(config.settle_s * NS_PER_S),
-            spared_until_ns=now_ns + int(min(config.settle_s, SPARED_S) * NS_PER_S),
+            spared_until_ns=looked_at_ns,
             no_program=pod.steps is None,
             distress=facts.distress if facts.paused is None else "its containers changed",
         )
         self._classifier.note_container_change(tracked, now_ns)
-        self._tick_at(self._engine.now_s + _WAKE_S)
+        self._changed = {key: until_ns for key, until_ns in self._changed.items() if until_ns > now_ns}
+        self._changed[facts.cgroup] = now_ns + LOOK_FOR_NS
+        wake_ns = looked_at_ns if self._looks() else now_ns + SLOW_NS
+        self._tick_at(min(wake_ns / NS_PER_S, self._tick_at_s))
+
+    def _looks(self) -> bool:
+        """Return whether it looks for the programs of new containers (`Intake.look_at_ns`)."""
+        limits = (self._pods[key].pod.memory_max_bytes or 0 for key in self._changed if key in self._pods)
+        return self._tight or self._node.headroom.available_bytes - sum(limits) < self._tight_below_bytes
 
     def probe_refused(self, pod: SimPod) -> None:
         """Take in a refused connection to a pod; a paused pod that started lately is resumed soon."""

@@ -97,7 +97,7 @@ def load_of(task: Task) -> Load:
 def waiting(name: str) -> Load:
     """Return a load of WAITING: the paper's jobs, which sleep after each unit of memory instead of computing.
 
-    Each takes half of its limit at once. A small node is full before a daemon can act.
+    Each takes half of its limit at once. A small node is full within a tenth of a second.
     """
     gib, count, share = WAITING[name]
     nodes = NodesOptions(memory_mib=gib << 10, cpus=count, oversubscription_pct=150, page_us=WAITING_PAGE_US)

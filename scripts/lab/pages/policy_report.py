@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
+from cgpause.pods.programs import LOOK_NS
 from lab.measure.experiment_results import percent
 from lab.measure.policy_bed import (
     CPUS,
@@ -305,7 +306,7 @@ def render(results: dict[str, Any]) -> str:
         "The paper's jobs take half of their limit at once, then go up to it by eighths and back, three times, and",
         f"sleep {WAITING_IDLE_S:g} s after each step. A page takes {WAITING_PAGE_US:g} µs, as on one core. The limits",
         "add up to 150 % of the node's memory, and containers restart after kubelet's delays. A node of a few GiB is",
-        "full within 0.1 s, before the daemon may pause a new pod, and then paused pods keep memory that others need.",
+        f"full within 0.1 s. While memory is tight, the daemon sees a new program within {LOOK_NS // 10**6} ms.",
         "Pauses are shares of the load's time without control.",
         "",
         *_columns("node and jobs", waiting, _WAITING_COLUMNS),
