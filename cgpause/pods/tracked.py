@@ -25,8 +25,8 @@ CREATING_S = 130.0
 """Longest time for which a runtime is expected to create a container: kubelet waits for two minutes
 (runtimeRequestTimeout)."""
 SPARED_S = 0.1
-"""Time for which a pod is spared from pauses after its containers changed, extended while a runtime is still creating
-one of them: no container can be created in a paused pod."""
+"""Longest time for which a pod is spared from pauses after its containers changed, extended while a runtime is still
+creating one of them: no container can be created in a paused pod. `Programs.look` ends it once all are made."""
 _LIST_INTERVAL_S = 10
 """Interval of listing a pod's child cgroups: that also reads the names of its 60 files, and is the slowest step."""
 _STAT_INTERVAL_S = 10
@@ -278,8 +278,12 @@ class TrackedPod:
         )
 
     def end_sparing(self, at_ns: int) -> None:
-        """No longer spare the pod: all its containers are made. The watermark policy still leaves it alone."""
-        self.pod = replace(self.pod, spared_until_ns=min(self.pod.spared_until_ns, at_ns))
+        """End what `settle` began: all its containers are made. The watermark policy still leaves the pod alone.
+
+        If it is spared for longer, there is another reason, such as a stop signal: then nothing changes.
+        """
+        if self.pod.spared_until_ns <= self.pod.changed_at_ns + int(SPARED_S * NS_PER_S):
+            self.pod = replace(self.pod, spared_until_ns=min(self.pod.spared_until_ns, at_ns))
 
     def close(self) -> None:
         """Close the pod's descriptors."""

@@ -90,6 +90,17 @@ def test_a_pod_is_no_longer_spared_once_its_program_is_seen(fake: FakeTree, tree
     assert tree.programs.look_at_ns == NEVER_NS
 
 
+def test_a_pod_that_is_spared_for_longer_stays_so(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
+    """It got a stop signal: one of its containers has ended, and the other one needs its time."""
+    monkeypatch.setattr("cgpause.pods.tracked.is_made", lambda *_: True)
+    tree.refresh(0)
+    fake.add_pod("web-0")
+    (tracked,) = tree.refresh(S)[0]
+    tracked.spare(31 * S)
+    assert tree.programs.look(S + LOOK_NS)
+    assert tracked.pod.spared_until_ns == 31 * S
+
+
 def test_the_limits_of_new_pods_count_as_memory_that_they_may_soon_take(
     fake: FakeTree, tree: PodTree, monkeypatch: Patch
 ) -> None:
