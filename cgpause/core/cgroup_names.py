@@ -69,6 +69,11 @@ def is_monitor(name: str) -> bool:
     return name.startswith(_MONITOR)
 
 
+def monitored_name(monitor: str) -> str:
+    """Return the name of the cgroup of the container that a monitor watches."""
+    return "crio-" + monitor.removeprefix(_MONITOR)
+
+
 def is_static_uid(uid: str) -> bool:
     """Return True if a UID is that of a static pod: a hash of its manifest, without dashes."""
     return "-" not in uid

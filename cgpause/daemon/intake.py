@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from cgpause.core.clock import NEVER_NS, NS_PER_S, now_ns
-from cgpause.core.model import Headroom
+from cgpause.core.model import Headroom, Policy
 from cgpause.daemon.actuate import Actuator
 from cgpause.daemon.brake import Brake
 from cgpause.daemon.distress import Distress
@@ -70,9 +70,12 @@ class Intake:
     def look_at_ns(self, schedule: Schedule, headroom: Headroom | None) -> int:
         """Return the time of the next look for programs that start; NEVER_NS while new pods leave memory plentiful.
 
-        `headroom` is the last one read.
+        `headroom` is the last one read. Without inotify a container could start unseen in a pod that is not spared, and
+        the watermark policy leaves new pods alone for longer anyway.
         """
         programs = self.tree.programs
+        if self.watch.degraded or self.tree.config.policy is Policy.WATERMARK:
+            return NEVER_NS
         if schedule.tight or headroom is None:
             return programs.look_at_ns
         left_bytes = headroom.available_bytes - programs.claims_bytes()
@@ -156,6 +159,6 @@ class Intake:
 def _sample_soon(schedule: Schedule, at_ns: int) -> Schedule:
     """Return the schedule, awake, with a sample soon after the start or end of a container.
 
-    While memory is tight it comes as soon as the container may be paused: it can take gigabytes in a second.
+    While memory is tight it comes once the pod is no longer spared: it can take gigabytes in a second.
     """
     return schedule.awake().by(at_ns + (int(SPARED_S * NS_PER_S) if schedule.tight else SLOW_NS))

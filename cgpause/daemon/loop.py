@@ -23,6 +23,7 @@ from cgpause.daemon.status import Status
 from cgpause.kernel.inotify import Changes
 from cgpause.kernel.logfmt import fields
 from cgpause.pods.sampler import Sampler
+from cgpause.pods.tracked import SPARED_S
 from cgpause.policy.decide import Decision, State, decide
 from cgpause.policy.schedule import Schedule
 from cgpause.telemetry.saver import Saver
@@ -163,6 +164,9 @@ class Loop:
         self.schedule = self.schedule.after_decision(decision, sample, sleep_ns)
         if self.intake.tree.programs.must_check and not decision.tight:
             self.schedule = self.schedule.awake()  # with the next sample, look whether the program runs
+        elif self.intake.tree.programs.waits and decision.tight:
+            # A pod that cannot be seen to be made is decided on as soon as it is no longer spared.
+            self.schedule = self.schedule.awake().by(at_ns + int(SPARED_S * NS_PER_S))
 
     def _take_sample(self, tick_ns: int, *, check: bool, details: bool) -> tuple[Sample, Decision]:
         """Take a sample and decide.

@@ -14,15 +14,15 @@ not listen yet, `refused_connections` shows the probes, and `inspect_pod` whethe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
-from cgpause.core.cgroup_names import is_monitor
+from cgpause.core.cgroup_names import is_monitor, monitored_name
 from cgpause.core.errors import CgpauseError, MalformedError
 from cgpause.core.parse import parse_first_listens, parse_tcp_in_use
-from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.cgroupfs import MOST_BELOW, Cgroup
 from cgpause.kernel.processes import RUNTIME, UNNAMED
 
 PROC = "/proc"
@@ -95,31 +95,38 @@ def inspect_pod(pod: Cgroup) -> Inside | None:
     return Inside(bool(runtimes), bool(programs), node_critical)
 
 
-def is_made(pod: Cgroup, below: Iterable[str]) -> bool:
-    """Return True if a program runs in a pod, each of its containers has a process, and none of them is a runtime's.
+def is_made(pod: Cgroup) -> bool | None:
+    """Return True if each container of a pod has its program, False while one is being made, None if there is none yet.
 
-    `below` are the cgroups below the pod. It reads less than `inspect_pod`, because the daemon calls it every few ms
+    A container is being made while its cgroup is empty or has a process of a runtime, and while only its monitor is
+    there (`core.cgroup_names.is_monitor`). It reads less than `inspect_pod`: the daemon calls it every few milliseconds
     while a container is made.
     """
     program = False
     try:
-        for name in below:
-            if "/" in name or is_monitor(name):
+        names = {name for name, _ in pod.children(most=MOST_BELOW)}
+        for name in names:
+            if is_monitor(name):
+                if monitored_name(name) not in names:
+                    return False
                 continue
             pids = pod.pids(name) or _pids_below(pod, name)
-            names = [_text(pid, "comm") for pid in pids[:_TRIES_EACH]]
-            if not pids or any(RUNTIME.match(one) or UNNAMED.match(one) for one in names):
+            running = {_text(pid, "comm") for pid in pids[:_TRIES_EACH]} - {""}
+            if not running or any(RUNTIME.match(one) or UNNAMED.match(one) for one in running):
                 return False
-            program = program or any(one not in ("", _SANDBOX) for one in names)
+            program = program or running != {_SANDBOX}
     except CgpauseError:
         return False
-    return program
+    return program or None
 
 
 def _pids_below(pod: Cgroup, name: str) -> list[int]:
-    """Return the processes one level below a pod's child cgroup: there crun puts them."""
+    """Return the processes of the first cgroup below a pod's child that has any: there crun puts them."""
     with pod.child(name) as child:
-        return [pid for below, _ in child.children() for pid in child.pids(below)]
+        for below, _ in child.children(most=_TRIES_EACH):
+            if pids := child.pids(below):
+                return pids
+    return []
 
 
 def refused_connections(pod: Cgroup) -> int | None:

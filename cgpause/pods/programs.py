@@ -15,7 +15,7 @@ from cgpause.core.errors import CgpauseError
 from cgpause.core.model import CgroupId
 from cgpause.core.parse import parse_number
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.listening import inspect_pod
+from cgpause.kernel.listening import inspect_pod, is_made
 from cgpause.pods.discover import is_populated
 from cgpause.pods.tracked import CREATING_S, SPARED_S, TrackedPod
 from cgpause.policy.classify import Classifier
@@ -78,22 +78,29 @@ class Programs:
 
         Return True if there is one. It may be about to take its first memory, so a decision must not wait.
         """
-        made = []
+        found = False
         for key, until_ns in list(self._changed.items()):
             tracked = self._pods.get(key)
-            if tracked is not None and at_ns < until_ns:
-                if not tracked.is_made(at_ns):
-                    continue
-                tracked.end_sparing(at_ns)
-                made.append(tracked)
-            del self._changed[key]
+            if tracked is None or at_ns >= until_ns:
+                del self._changed[key]
+            elif tracked.pod.protected is None:
+                made = is_made(tracked.cgroup)
+                if made:
+                    tracked.end_sparing(at_ns)
+                    found = True
+                if made is not False:  # an event reports its next container
+                    del self._changed[key]
         self.look_at_ns = at_ns + LOOK_NS if self._changed else NEVER_NS
-        return bool(made)
+        return found
+
+    @property
+    def waits(self) -> bool:
+        """Whether `look` looks into a pod."""
+        return bool(self._changed)
 
     def claims_bytes(self) -> int:
-        """Return the limits of the pods into which `look` looks, in bytes: their programs may soon take so much."""
-        changed = (self._pods.get(key) for key in self._changed)
-        return sum(tracked.pod.memory_max_bytes or 0 for tracked in changed if tracked is not None)
+        """Return the memory that pods into which `look` looks may still take, in bytes."""
+        return sum(map(_claim_bytes, filter(None, map(self._pods.get, self._changed))))
 
     def rest_until(self, at_ns: int) -> None:
         """Do not look before `at_ns`."""
@@ -153,6 +160,12 @@ def _check(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
         interval_ns = _WATCHED_INTERVAL_NS if rests else _INTERVAL_NS
         tracked.check_at_ns = at_ns + interval_ns if no_program else NEVER_NS
     return inside is not None and inside.program
+
+
+def _claim_bytes(tracked: TrackedPod) -> int:
+    """Return the bytes that a pod may still take, as far as its use is known; 0 without a limit."""
+    used = 0 if tracked.usage is None else tracked.usage.used_bytes
+    return max((tracked.pod.memory_max_bytes or 0) - used, 0)
 
 
 def _containers_use_little(pod: Cgroup) -> bool:

@@ -11,7 +11,7 @@ from cgpause.core.errors import CgpauseError
 from cgpause.core.model import Ended, Owner, OwnWord, Pod, PodUsage, QosClass
 from cgpause.core.parse import parse_flat_keyed, parse_limit, parse_reclaimable, parse_shmem
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.listening import is_made, listens
+from cgpause.kernel.listening import listens
 from cgpause.kernel.processes import Processes
 from cgpause.ledger.ledger import read_record
 from cgpause.pods.containers import limit_bytes
@@ -140,13 +140,6 @@ class TrackedPod:
     def listens(self) -> bool | None:
         """Check whether a process in the pod listens on TCP (`kernel.listening.listens`)."""
         return listens(self.cgroup)
-
-    def is_made(self, at_ns: int) -> bool:
-        """Check whether each of its containers runs a program (`kernel.listening.is_made`)."""
-        try:
-            return is_made(self.cgroup, self.descendants(at_ns))
-        except CgpauseError:
-            return False
 
     def may_have_been_killed(self) -> bool:
         """Return False if the kernel has certainly not OOM-killed in the pod."""

@@ -141,8 +141,8 @@ def test_a_new_pod_is_paused_as_soon_as_its_program_is_seen(tree: FakeTree, star
     runs = tree.folder / "runs"
     look = f"""
 import pathlib
-from cgpause.pods import tracked
-tracked.is_made = lambda *_: pathlib.Path({str(runs)!r}).exists()
+from cgpause.pods import programs, tracked
+programs.is_made = lambda _: pathlib.Path({str(runs)!r}).exists()
 tracked.SPARED_S = 3600.0"""
     old = tree.add_pod("old", GIB // 2, memory_max=str(GIB))
     daemon = start(f"{ALL_BATCH}[pause]\nsettle_s = 3600\n", before=look)

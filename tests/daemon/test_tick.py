@@ -19,7 +19,8 @@ from helpers.nodes import S, pod, sample
 from helpers.trees import pause_pod
 
 from cgpause.config.settings import Config, MemoryHighConfig
-from cgpause.core.model import CgroupId, Ended, Headroom, Owner, PodUsage, Sample
+from cgpause.core.clock import NEVER_NS
+from cgpause.core.model import CgroupId, Ended, Headroom, Owner, PodUsage, Policy, Sample
 from cgpause.core.parse import MemInfo
 from cgpause.core.pod_names import Names
 from cgpause.daemon import intake as intake_module
@@ -36,7 +37,7 @@ from cgpause.pods import sampler as sampler_module
 from cgpause.pods.follow import Follower
 from cgpause.pods.refresh_times import RefreshTimes
 from cgpause.pods.sampler import Sampler
-from cgpause.pods.tracked import TrackedPod
+from cgpause.pods.tracked import SPARED_S, TrackedPod
 from cgpause.policy.decide import State
 from cgpause.policy.schedule import Quiet, Schedule
 from cgpause.telemetry.learned import Learned
@@ -137,6 +138,32 @@ def test_new_containers_are_looked_into_where_memory_is_or_may_get_tight(
     assert (loop.sample is not None) is looks, "what has started is decided on at once"
     if looks:
         assert programs.look_at_ns == due_ns + 20 * S, "it takes a twentieth of a CPU at most"
+
+
+@pytest.mark.parametrize("how", ["watermark", "without inotify"])
+def test_no_container_is_looked_into_where_that_would_be_of_no_use(
+    bench: Bench, node: Node, monkeypatch: Patch, how: str
+) -> None:
+    intake, tight = node.loop.intake, Schedule(tight=True)
+    bench.tree.programs.look_at_ns = START_NS
+    assert intake.look_at_ns(tight, None) == START_NS
+    if how == "watermark":
+        bench.tree.config = Config(policy=Policy.WATERMARK)
+    else:
+        monkeypatch.setattr(Watch, "degraded", True)
+    assert intake.look_at_ns(tight, None) == NEVER_NS
+
+
+def test_while_a_container_is_made_its_pod_is_decided_on_once_it_is_no_longer_spared(
+    bench: Bench, node: Node, monkeypatch: Patch
+) -> None:
+    """Its program may have the name of a runtime."""
+    monkeypatch.setattr(type(bench.tree.programs), "waits", True)
+    monkeypatch.setattr(sampler_module, "parse_meminfo", lambda _: MemInfo(8 << 30, 1 << 30, 8 << 30))
+    node.loop.tick(Changes(), urgent=True, stopping=False)
+    assert node.loop.schedule.tight
+    assert node.loop.schedule.sample_at_ns <= START_NS + int(SPARED_S * S)
+    assert node.loop.schedule.quiet is None
 
 
 def test_a_sample_has_the_time_at_which_memory_is_read(bench: Bench, node: Node, monkeypatch: Patch) -> None:
@@ -269,7 +296,7 @@ def test_a_daemon_that_sleeps_while_memory_is_tight_plans_its_next_sample() -> N
 def intake_of(bench: Bench, times: RefreshTimes, noisy: Iterable[CgroupId] = ()) -> Intake:
     """Return an intake whose brake could let the daemon sleep for 30 s."""
     part: Any = SimpleNamespace(answer_drift=quiet, on_kubepods=True, sleep_ns=lambda _: 30 * S)
-    part.take_noisy = lambda _: set(noisy)
+    part.take_noisy, part.degraded = lambda _: set(noisy), False
     follower: Any = SimpleNamespace(times=times)
     distress = Distress(bench.tree, bench.actuator)
     return Intake(bench.tree, follower, part, part, bench.actuator, part, distress)

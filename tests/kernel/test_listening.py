@@ -53,9 +53,9 @@ class Node:
         with Cgroup(str(self.pod.parent), "pod") as cgroup:
             return inspect_pod(cgroup)
 
-    def is_made(self) -> bool:
+    def is_made(self) -> bool | None:
         with Cgroup(str(self.pod.parent), "pod") as cgroup:
-            return is_made(cgroup, tuple(cgroup.descendants()))
+            return is_made(cgroup)
 
     def ask(self) -> bool | None:
         with Cgroup(str(self.pod.parent), "pod") as cgroup:
@@ -137,26 +137,42 @@ def test_processes_of_a_pod_are_told_apart_by_name(node: Node, names: list[str],
 
 
 def test_a_pod_is_made_once_each_container_runs_its_own_program(node: Node) -> None:
-    assert not node.is_made(), "no container"
-    node.add_cgroup(f"crio-conmon-{'b' * 64}.scope", 9)
+    def name(pid: int, comm: str) -> None:
+        (node.proc / str(pid) / "comm").write_text(f"{comm}\n")
+
+    assert node.is_made() is None, "no container"
     node.add_cgroup("sandbox", 10)
-    node.add_process(9, "conmon")
-    node.add_process(10, "pause")
-    assert not node.is_made(), "only the sandbox"
+    node.add_process(10, "exe")
+    assert node.is_made() is False, "the sandbox is being made"
+    name(10, "pause")
+    assert node.is_made() is None, "only the sandbox"
     node.add_cgroup(GOOD, 11)
+    assert node.is_made() is False, "the process has ended"
     node.add_process(11, "runc:[2:INIT]")
-    assert not node.is_made(), "a runtime is at work"
-    (node.proc / "11" / "comm").write_text("job\n")
-    assert node.is_made()
+    assert node.is_made() is False, "a runtime is at work"
+    name(11, "job")
+    assert node.is_made() is True
     node.add_cgroup(CONTAINER)
-    assert not node.is_made(), "an empty cgroup: a runtime is about to come"
+    assert node.is_made() is False, "an empty cgroup: a runtime is about to come"
+    for number in range(3):
+        node.add_cgroup(f"{CONTAINER}/{number}")
     node.add_cgroup(f"{CONTAINER}/container", 12)  # crun's
     node.add_process(12, "exe")
-    assert not node.is_made(), "a runtime without its name"
-    (node.proc / "12" / "comm").write_text("server\n")
-    assert node.is_made()
+    assert node.is_made() is False, "a runtime without its name"
+    name(12, "server")
+    assert node.is_made() is True
     (node.pod / GOOD / "cgroup.procs").write_text("garbage\n")
-    assert not node.is_made(), "it cannot be read"
+    assert node.is_made() is False, "it cannot be read"
+
+
+def test_cri_o_s_monitor_comes_before_its_container(node: Node) -> None:
+    for number, container in enumerate(("a" * 64, "b" * 64)):
+        node.add_cgroup(f"crio-conmon-{container}.scope", 2 * number + 9)
+        node.add_process(2 * number + 9, "conmon")
+        assert node.is_made() is False
+        node.add_cgroup(f"crio-{container}.scope", 2 * number + 10)
+        node.add_process(2 * number + 10, "job")
+        assert node.is_made() is True
 
 
 def test_a_runtime_is_seen_behind_the_many_processes_of_another_container(node: Node) -> None:

@@ -1,7 +1,8 @@
 """Measures how long container runtimes need to make a container: `python3 -m lab.measure.runtimes` prints JSON.
 
 It needs root in a VM with crun and runc. The daemon must not pause a pod while a runtime makes a container in it: it
-spares the pod for `tracked.SPARED_S` from the creation of the container's cgroup, and while it sees a runtime there.
+spares the pod from the creation of the container's cgroup until it sees the program (`pods/programs.py`), or for
+`tracked.SPARED_S` and while it sees a runtime there.
 Here, as in the daemon, inotify reports that creation; the container's program writes the time at which it runs. The
 container is started as soon as it is created. The work of kubelet and of a runtime's own daemon is not part of the
 time.

@@ -12,6 +12,7 @@ from helpers.processes import containers
 from helpers.trees import FakeTree
 
 from cgpause.core.clock import NEVER_NS
+from cgpause.core.model import PodUsage
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.listening import Inside
 from cgpause.pods import programs
@@ -71,7 +72,7 @@ def test_a_pod_is_unmade_until_a_program_runs_in_it(
 def test_a_pod_is_no_longer_spared_once_its_program_is_seen(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
     """A program can take its first memory in a tenth of the time for which a new pod is spared."""
     made: list[str] = []
-    monkeypatch.setattr("cgpause.pods.tracked.is_made", lambda cgroup, _: cgroup.path in made)
+    monkeypatch.setattr(programs, "is_made", lambda cgroup: cgroup.path in made)
     tree.refresh(0)
     fake.add_pod("web-0")
     fake.add_pod("web-1")
@@ -92,7 +93,7 @@ def test_a_pod_is_no_longer_spared_once_its_program_is_seen(fake: FakeTree, tree
 
 def test_a_pod_that_is_spared_for_longer_stays_so(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
     """It got a stop signal: one of its containers has ended, and the other one needs its time."""
-    monkeypatch.setattr("cgpause.pods.tracked.is_made", lambda *_: True)
+    monkeypatch.setattr(programs, "is_made", lambda _: True)
     tree.refresh(0)
     fake.add_pod("web-0")
     (tracked,) = tree.refresh(S)[0]
@@ -101,10 +102,29 @@ def test_a_pod_that_is_spared_for_longer_stays_so(fake: FakeTree, tree: PodTree,
     assert tracked.pod.spared_until_ns == 31 * S
 
 
+def test_where_nothing_can_follow_no_look_costs_anything(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
+    """A protected pod is never paused. A pod with nothing but its sandbox gets an event with its next container."""
+    looks: list[str] = []
+    monkeypatch.setattr(programs, "is_made", lambda cgroup: looks.append(cgroup.path))  # None: no container yet
+    tree.refresh(0)
+    fake.add_pod("web-0")
+    fake.add_pod("dns-0", namespace="kube-system")
+    first, second = sorted(tree.refresh(S)[0], key=lambda one: one.pod.protected is not None)
+    assert second.pod.protected is not None
+    assert not tree.programs.look(S + LOOK_NS)
+    assert not tree.programs.look(S + 2 * LOOK_NS)
+    assert looks == [first.cgroup.path]
+    assert tree.programs.waits, "its name may have come late"
+    second.pod = replace(second.pod, protected=None)
+    assert not tree.programs.look(S + 3 * LOOK_NS)
+    assert looks == [first.cgroup.path, second.cgroup.path]
+    assert not tree.programs.waits
+
+
 def test_the_limits_of_new_pods_count_as_memory_that_they_may_soon_take(
     fake: FakeTree, tree: PodTree, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr("cgpause.pods.tracked.is_made", lambda *_: True)
+    monkeypatch.setattr(programs, "is_made", lambda _: True)
     fake.add_pod("old", memory_max=str(7 * MIB))
     tree.refresh(0)
     assert tree.programs.claims_bytes() == 0
@@ -112,12 +132,15 @@ def test_the_limits_of_new_pods_count_as_memory_that_they_may_soon_take(
     fake.add_pod("without-a-limit")
     tree.refresh(S)
     assert tree.programs.claims_bytes() == 20 * MIB
+    new = next(one for one in tree.pods.values() if one.pod.memory_max_bytes == 20 * MIB)
+    new.usage = PodUsage(8 * MIB, new.pod)
+    assert tree.programs.claims_bytes() == 12 * MIB
     assert tree.programs.look(S + LOOK_NS)
     assert tree.programs.claims_bytes() == 0, "a decision counts them now"
 
 
 def test_a_pod_that_is_gone_is_not_looked_into(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("cgpause.pods.tracked.is_made", lambda *_: False)
+    monkeypatch.setattr(programs, "is_made", lambda _: False)
     tree.refresh(0)
     path = fake.add_pod("web-0")
     tree.refresh(S)
