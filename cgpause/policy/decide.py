@@ -171,7 +171,7 @@ def decide_on_all(
         after = State(stretches, watermark_state, reserve.with_peaks(state.reserve.growths.peaks), seen.fill)
     late = _freezes(parts.paused, {action.pod.cgroup for action in chosen}, at_ns, config)
     actions = (*parts.resumes, *late, *chosen)
-    _mark_resumed(stretches, actions, parts.turn)
+    _mark_resumed(stretches, actions, parts.turn, at_ns)
     next_ns = _next_ns(seen.fill, sample, unused_bytes, parts.paused, stretches, config)
     # If one pod runs alone, there is no other to pause; if several run, each sample may pause one of them.
     runs_alone = len(parts.candidates) + len(parts.unstoppable) <= 1
@@ -194,18 +194,23 @@ def _by_watermark(
 
 
 def _mark_resumed(
-    stretches: dict[CgroupId, limits.Stretch], actions: tuple[Action, ...], turn: CgroupId | None
+    stretches: dict[CgroupId, limits.Stretch], actions: tuple[Action, ...], turn: CgroupId | None, at_ns: int
 ) -> None:
     """Mark the stretches of the pods that `actions` resume; `turn` is the pod whose turn begins.
 
     A resume for distress does not count as `resumed_by_policy`, so `limits.follow` takes the pod's budget as spent. The
-    pod then runs for min_run_s: through its termination, or until a killed process has freed its memory.
+    pod then runs for min_run_s: through its termination, or until a killed process has freed its memory. It does
+    count if a container came or went in the first second of the stretch: kubelet makes the containers of a pod one
+    after another, and a pod that was paused between two of them would then take its first memory unhindered.
     """
     for action in actions:
         cgroup = action.pod.cgroup
-        is_resumed = not isinstance(action, Pause | Freeze) and action.pod.distress is None
-        if is_resumed and cgroup in stretches:
-            stretches[cgroup] = replace(stretches[cgroup], resumed_by_policy=True, turn=cgroup == turn)
+        stretch = stretches.get(cgroup)
+        if stretch is None or isinstance(action, Pause | Freeze):
+            continue
+        changed_ns = action.pod.changed_at_ns - stretch.start_ns
+        if action.pod.distress is None or (0 <= changed_ns < NS_PER_S and at_ns - stretch.start_ns < NS_PER_S):
+            stretches[cgroup] = replace(stretch, resumed_by_policy=True, turn=cgroup == turn)
 
 
 def _freezes(paused: list[PodUsage], decided: set[CgroupId], at_ns: int, config: Config) -> list[Action]:

@@ -222,6 +222,25 @@ def test_a_pod_that_is_resumed_is_not_frozen() -> None:
     assert [type(action) for action in node.step(10).actions] == [Resume]
 
 
+@pytest.mark.parametrize(
+    ("paused_ms", "changed_ms", "as_by_policy"),
+    [
+        pytest.param(999, 999, True, id="kubelet-makes-the-next-container"),
+        pytest.param(1000, 1, False, id="after-a-longer-pause"),
+        pytest.param(999, 1000, False, id="for-another-reason"),
+    ],
+)
+def test_a_pod_resumed_for_its_next_container_may_soon_be_paused_again(
+    paused_ms: int, changed_ms: int, as_by_policy: bool
+) -> None:
+    """Otherwise it would run for 12 s or longer, and take its first memory unhindered."""
+    node = paused_for(paused_ms, distress="x")
+    node.pods = {key: replace(one, changed_at_ns=START_NS - changed_ms * MS) for key, one in node.pods.items()}
+    assert [type(action) for action in node.step(99).actions] == [Resume]
+    (stretch,) = node.state.stretches.values()
+    assert stretch.resumed_by_policy is as_by_policy
+
+
 def test_the_next_sample_comes_when_the_freeze_is_due_and_no_sooner_for_one_that_failed() -> None:
     assert paused_for(1400).step(50).next_sample_ns == 100 * MS
     assert [names(paused_for(ms).step(50).actions, Freeze) for ms in (1499, 1500)] == [[], ["a"]]
