@@ -54,6 +54,8 @@ def learn(rate: FillRate, at_ns: int, headroom: Headroom) -> FillRate:
     available = headroom.available_bytes
     if rate.at_ns is None or at_ns <= rate.at_ns:
         return FillRate(at_ns, available, rate.bytes_per_s)
+    if at_ns - rate.at_ns < FAST_NS // 2:
+        return rate  # a decision between two samples: in so short a time, charge batches look like fast growth
     elapsed_s = (at_ns - rate.at_ns) / NS_PER_S
     decayed = rate.bytes_per_s * 0.5 ** (elapsed_s / _HALF_LIFE_S)
     return FillRate(at_ns, available, max(decayed, (rate.available_bytes - available) / elapsed_s))

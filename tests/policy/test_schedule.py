@@ -68,6 +68,13 @@ def test_a_faster_fill_shortens_the_interval_and_is_forgotten_by_halves() -> Non
     assert rate.bytes_per_s == pytest.approx(1e9)
 
 
+def test_a_decision_between_two_samples_gives_no_rate() -> None:
+    """In a few milliseconds the charge batches of many CPUs look like gigabytes a second."""
+    before = learn(FillRate(), START_NS, node(50))
+    assert learn(before, START_NS + FAST // 2 - 1, node(51)) == before
+    assert learn(before, START_NS + FAST // 2, node(51)).bytes_per_s > 0
+
+
 def test_shrinking_use_is_no_rate() -> None:
     rate = learn(learn(FillRate(), START_NS, node(70)), START_NS + S, node(10))
     assert rate.bytes_per_s == 0
