@@ -17,8 +17,8 @@ from cgpause.core.parse import parse_flat_keyed
 from cgpause.daemon.actuate import Actuator
 from cgpause.kernel.listening import refused_connections
 from cgpause.kernel.logfmt import fields
-from cgpause.kernel.processes import Processes, ResumeReason
-from cgpause.pods.tracked import TrackedPod
+from cgpause.kernel.processes import TICK_NS, Processes, ResumeReason
+from cgpause.pods.tracked import SPARED_S, TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.policy.limits import paused_by_daemon
 
@@ -28,6 +28,9 @@ _SLOW_START_NS = 300 * NS_PER_S
 """Time after a container's start in which a refused connection may be a probe of a service that does not listen yet.
 For older pods it counts from the daemon's start. Kubernetes' documentation gives slow starters that long (a startup
 probe with 30 tries, 10 s apart)."""
+_HOOK_NS = 3 * NS_PER_S
+"""Time after a container's start in which a process that is started from outside may be its postStart hook, which says
+nothing of the pod's kind. An exec probe comes again."""
 _MISSED_NS = 10 * NS_PER_S
 """Shortest time between two scans that check everything after lost events: one takes some 50 ms with 250 pods."""
 _REFUSED_NS = 5 * NS_PER_S
@@ -153,8 +156,10 @@ class Distress:
 
     def _answer_processes(self, tracked: TrackedPod, paused: PauseRecord, at_ns: int) -> None:
         processes, frozen_ns = tracked.processes, _frozen_ns(tracked, paused)
-        below = tracked.descendants(at_ns)
-        reason = processes.find_reason(tracked.cgroup, below, paused.since_ns, at_ns=at_ns, frozen_ns=frozen_ns)
+        below, since_ns = tracked.descendants(at_ns), paused.since_ns
+        if since_ns - tracked.pod.changed_at_ns < SPARED_S * NS_PER_S:
+            since_ns += TICK_NS  # the program itself may have started in the tick of the pause
+        reason = processes.find_reason(tracked.cgroup, below, since_ns, at_ns=at_ns, frozen_ns=frozen_ns)
         if reason is None and self._is_refusing(tracked, paused.since_ns, at_ns):
             reason = ResumeReason.REFUSED
         if reason is None:
@@ -168,7 +173,7 @@ class Distress:
         if reason is ResumeReason.ENDING:
             tracked.spare(at_ns + _GRACE_NS)
             self._tree.classifier.note_stop_signal(tracked, at_ns)
-        else:
+        elif reason is ResumeReason.REFUSED or at_ns - tracked.signs.started_ns >= _HOOK_NS:
             self._tree.classifier.note_probe(tracked, at_ns)
         self._mark(tracked, reason)
 

@@ -28,7 +28,8 @@ UNNAMED = re.compile(r"exe$|\d+$")
 /proc/self/fd/N."""
 _AT_ONCE = 128
 """Processes read at a time, 20 µs each; in a larger pod the next reading goes on from there."""
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+"""Resolution of a process's start time."""
 _BELIEVED = 3
 """Number of times in _WINDOW_S that the daemon believes one reason of a pod."""
 _WINDOW_S = 600
@@ -112,7 +113,7 @@ class Processes:
             # The first process of a container is older than the pause (a new container ends the pause anyway). With
             # the host's PID namespace an orphan of a container becomes init's child, and where the runtime's monitor
             # takes orphans (PR_SET_CHILD_SUBREAPER) the monitor's: that one counts as a visit by mistake.
-            if status.parent != 1 and started_ns + _TICK_NS > since_ns:
+            if status.parent != 1 and started_ns + TICK_NS > since_ns:
                 is_certain = frozen_ns is not None and started_ns > frozen_ns
                 if is_certain or (not self.doubted and self._visits.take(at_ns)):
                     return ResumeReason.VISITED
@@ -144,6 +145,6 @@ def read_started_ns(pid: int, proc: str = "/proc") -> int:
     """Return the start time on CLOCK_BOOTTIME, as since_ns of a record; 0 for a process that has ended."""
     try:
         with open(f"{proc}/{pid}/stat", "rb") as f:
-            return parse_start_ticks(f.read()) * _TICK_NS
+            return parse_start_ticks(f.read()) * TICK_NS
     except (OSError, MalformedError):
         return 0

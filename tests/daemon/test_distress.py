@@ -8,12 +8,12 @@ import pytest
 from helpers.actuating import Bench
 from helpers.daemons import NO_SACRIFICE, Start, pause_web
 from helpers.fixtures import Patch
-from helpers.nodes import S
+from helpers.nodes import MS, S
 from helpers.trees import FakeTree, cpu_max, wait_until
 
 from cgpause.config.settings import PodClass
 from cgpause.daemon.distress import Distress
-from cgpause.kernel.processes import ResumeReason
+from cgpause.kernel.processes import TICK_NS, ResumeReason
 
 
 @pytest.fixture
@@ -94,6 +94,34 @@ def test_after_lost_events_words_are_read_and_programs_looked_for_again(
         distress.scan(at_s * S, unwatched=False)
         assert asked.count(tracked.cgroup.path) == times, "at most every ten seconds"
     assert not tracked.pod.no_program
+
+
+@pytest.mark.parametrize(("at_ns", "probed"), [(3 * S - 1, False), (3 * S, True)], ids=["hook", "probe"])
+def test_a_process_from_outside_right_after_the_start_may_be_a_poststart_hook(
+    bench: Bench, distress: Distress, monkeypatch: Patch, at_ns: int, probed: bool
+) -> None:
+    bench.pause("b")
+    tracked = bench.tracked("b")
+    tracked.signs.started_ns = 100 * S
+    monkeypatch.setattr(tracked.processes, "find_reason", lambda *_, **__: ResumeReason.VISITED)
+    distress.scan(100 * S + at_ns, unwatched=False)
+    assert tracked.pod.distress == ResumeReason.VISITED
+    assert tracked.signs.probed is probed
+
+
+@pytest.mark.parametrize(("age_ms", "later_ns"), [(99, TICK_NS), (100, 0)])
+def test_the_program_of_a_pod_paused_at_its_start_is_no_visitor(
+    bench: Bench, distress: Distress, monkeypatch: Patch, age_ms: int, later_ns: int
+) -> None:
+    """The start of a process is known to a hundredth of a second."""
+    bench.pause("b")
+    tracked, found = bench.tracked("b"), []
+    assert tracked.pod.paused is not None
+    paused_ns = tracked.pod.paused.since_ns
+    tracked.pod = replace(tracked.pod, changed_at_ns=paused_ns - age_ms * MS)
+    monkeypatch.setattr(tracked.processes, "find_reason", lambda _, __, since_ns, **___: found.append(since_ns))
+    distress.scan(paused_ns + S, unwatched=False)
+    assert found == [paused_ns + later_ns]
 
 
 @pytest.mark.parametrize(
