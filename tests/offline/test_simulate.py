@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from helpers.nodes import S
 from helpers.trees import wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import MIB, PAGE, SimPod, Step, fill
 from cgpause.offline.simulate.run import simulate
 from cgpause.offline.simulate.worker import OVERHEAD_BYTES, job_seeds, splitmix64, volatile
+from cgpause.pods.programs import LOOK_NS
 from cgpause.policy.decide import Decision, State
 
 SMALL = Load(
@@ -181,6 +183,24 @@ def test_a_pod_is_spared_while_it_waits_for_its_next_container() -> None:
         assert pod.facts.no_program, count
         node.run(backoff_s + 0.01)
         assert not pod.facts.no_program, count
+
+
+@pytest.mark.parametrize(("look_ns", "kills"), [(LOOK_NS, False), (10 * S, True)])
+def test_pods_that_start_on_an_empty_node_are_seen_before_they_fill_it(
+    monkeypatch: pytest.MonkeyPatch,
+    look_ns: int,
+    kills: bool,  # noqa: FBT001
+) -> None:
+    """The next sample would come two seconds later."""
+    monkeypatch.setattr("cgpause.offline.simulate.daemon.LOOK_NS", look_ns)
+    pods = [
+        SimPod(f"pod-{n}", lambda: iter([fill(300 * MIB, 1.0)]), limit_bytes=400 * MIB, start_s=1 + n / 10)
+        for n in range(6)
+    ]
+    node = SimNode(pods, config=Config(), kubepods_max_bytes=1000 * MIB)
+    node.run(60)
+    assert (sum(pod.oom_kills for pod in pods) > 0) is kills
+    assert all(pod.finished_s is not None for pod in pods)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
