@@ -6,6 +6,7 @@ Each method imports what it needs: most commands need little of it, and start fa
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from cgpause.core.paths import Places
 
 if TYPE_CHECKING:
     from cgpause.config.settings import Config
+    from cgpause.core.model import PauseRecord
     from cgpause.pods.tree import PodTree
     from cgpause.telemetry.events import Event, PauseKey
     from cgpause.telemetry.learned import Learned
@@ -44,22 +46,24 @@ class Globals(Places):
                 problem = f"this is not in the history: {printable(path)}: {e.strerror}"
         if self.cgroup_root is None and os.geteuid() == 0:
             with closing(journal.Journal(journal.UNIT)) as to:
-                to.send(event.line, 6, event.journal)
+                if not to.send(event.line, 6, event.journal):
+                    sys.stderr.write(f"{event.line}\n")  # in a container there is no journal
         return problem
 
-    def recorded_pauses(self) -> set[PauseKey]:
-        """Return the keys of all recorded pauses, read from the pods' cgroups and not from the history."""
+    def recorded_pauses(self) -> dict[PauseKey, PauseRecord]:
+        """Return the records of all present pauses, read from the pods' cgroups and not from the history."""
         from cgpause.ledger import ledger
         from cgpause.pods.discover import paused_cgroups
         from cgpause.telemetry.events import PauseKey, boot_id
 
-        boot, found = boot_id(), set()
+        found: dict[PauseKey, PauseRecord] = {}
+        boot = boot_id()
         try:
             for pod, cgroup in paused_cgroups(self.root(), lambda *_: None):
                 with suppress(CgpauseError):
                     record = ledger.read_record(cgroup)
                     if record is not None and boot is not None:
-                        found.add(PauseKey(boot, pod.uid, record.since_ns))
+                        found[PauseKey(boot, pod.uid, record.since_ns)] = record
         except CgpauseError:
             return found  # without cgroup v2 no pod can be paused
         return found

@@ -7,8 +7,7 @@ without an event for its end has no end and no known length.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -18,6 +17,7 @@ from operator import attrgetter
 from cgpause.core import durations
 from cgpause.core.errors import PodLookupError
 from cgpause.core.lookup import Known, matching, nearest
+from cgpause.core.model import PauseRecord
 from cgpause.telemetry.events import Event, EventKind, PauseKey
 
 _ENDS = (EventKind.RESUMED, EventKind.GONE)
@@ -83,8 +83,9 @@ def pauses(events: Iterable[Event]) -> list[PastPause]:
     """Join events into pauses, in the order of each pause's first event.
 
     The events may come in any order: those of the daemon wait for its disk, so a command's can be written before them.
+    Those of one pause are joined by its length so far, because the wall clock can step.
     """
-    found: dict[object, PastPause] = {}
+    found: dict[object, list[Event]] = {}
     last: dict[str, PauseKey] = {}
     labels: dict[str, str] = {}
     for event in sorted(events, key=attrgetter("at")):
@@ -96,9 +97,19 @@ def pauses(events: Iterable[Event]) -> list[PastPause]:
         elif event.what not in _ENDS:
             continue
         # An end without a known pause (its record was damaged) makes a pause of its own.
-        place: object = key if key is not None else object()
-        found[place] = _add(found.get(place) or PastPause(event.pod, event.uid, key, event.at), event)
-    return [replace(pause, pod=labels.get(pause.uid, pause.pod)) for pause in found.values()]
+        found.setdefault(key if key is not None else object(), []).append(event)
+    return [_join(key if isinstance(key, PauseKey) else None, own, labels) for key, own in found.items()]
+
+
+def _join(key: PauseKey | None, events: Sequence[Event], labels: Mapping[str, str]) -> PastPause:
+    """Return the pause with the given events, at least one; `labels` are the pods' names by UID."""
+    first = events[0]
+    pause = PastPause(labels.get(first.uid, first.pod), first.uid, key, first.at)
+    for event in sorted(events, key=lambda event: (event.what != EventKind.PAUSED, event.paused_s or 0.0)):
+        pause = _add(pause, event)
+    if pause.start is not None and pause.end is not None and pause.start > pause.end:
+        pause = replace(pause, start=pause.end - (pause.paused_s or 0.0))  # the wall clock was set back
+    return pause
 
 
 def _add(pause: PastPause, event: Event) -> PastPause:
@@ -136,13 +147,20 @@ def _add(pause: PastPause, event: Event) -> PastPause:
     )
 
 
-def with_active(found: Iterable[PastPause], active: AbstractSet[PauseKey], now_ns: int) -> list[PastPause]:
-    """Return the pauses, with an UNKNOWN one set to ACTIVE if its key is in `active`, the pauses found on the cgroups.
+def with_active(found: Iterable[PastPause], active: Mapping[PauseKey, PauseRecord], now_ns: int) -> list[PastPause]:
+    """Return the pauses, with an UNKNOWN one set to ACTIVE if its key is in `active`, the records on the cgroups.
 
+    Such a pause has mechanism and owner from its record: the history has no event for a freeze of a throttled pod.
     `now_ns` is on the boot clock.
     """
     return [
-        replace(pause, state=PauseState.ACTIVE, paused_s=max(0, now_ns - pause.key.since_ns) / 1e9)
+        replace(
+            pause,
+            state=PauseState.ACTIVE,
+            paused_s=max(0, now_ns - pause.key.since_ns) / 1e9,
+            mechanism=active[pause.key].mechanism,
+            owner=active[pause.key].owner,
+        )
         if pause.state is PauseState.UNKNOWN and pause.key is not None and pause.key in active
         else pause
         for pause in found

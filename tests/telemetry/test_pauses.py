@@ -5,17 +5,22 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from itertools import permutations
 
 import pytest
 from helpers.events import BOOT, S, event
+from helpers.nodes import record
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpause.core.errors import PodLookupError
+from cgpause.core.model import Mechanism
 from cgpause.telemetry.events import Event, PauseKey
 from cgpause.telemetry.pauses import PastPause, PauseState, parse_since, pauses, select, totals, with_active
+
+FROZEN = replace(record(5 * S), mechanism=Mechanism.FREEZE)
 
 
 def paused(at: float, since_s: float, **more: object) -> Event:
@@ -113,22 +118,35 @@ def test_an_event_of_no_pause_makes_none() -> None:
 @pytest.mark.parametrize(
     ("active", "state"),
     [
-        ({PauseKey(BOOT, "u1", 5 * S)}, PauseState.ACTIVE),
-        ({PauseKey(BOOT, "u1", 6 * S)}, PauseState.UNKNOWN),
-        ({PauseKey("b2", "u1", 5 * S)}, PauseState.UNKNOWN),
+        (PauseKey(BOOT, "u1", 5 * S), PauseState.ACTIVE),
+        (PauseKey(BOOT, "u1", 6 * S), PauseState.UNKNOWN),
+        (PauseKey("b2", "u1", 5 * S), PauseState.UNKNOWN),
     ],
 )
-def test_a_pause_runs_only_where_its_cgroup_says_so(active: set[PauseKey], state: PauseState) -> None:
-    (found,) = with_active(pauses([paused(100, 5)]), active, 12 * S)
+def test_a_pause_runs_only_where_its_cgroup_says_so(active: PauseKey, state: PauseState) -> None:
+    (found,) = with_active(pauses([paused(100, 5)]), {active: FROZEN}, 12 * S)
 
+    assert found.mechanism == ("freeze" if state is PauseState.ACTIVE else "throttle"), "no event tells of a freeze"
     assert (found.state, found.paused_s) == (state, 7.0 if state is PauseState.ACTIVE else None)
     assert found.may_be_active(BOOT) is (state is PauseState.UNKNOWN)
+
+
+def test_a_clock_that_is_set_back_in_a_pause_does_not_garble_it() -> None:
+    events = [
+        paused(1000, 5),
+        event("taken over", 500, 5, 4, reason="cgpause pause by alice", owner="manual"),
+        resumed(506, 5, 10, mechanism="freeze"),
+    ]
+    (found,) = pauses(events)
+    assert (found.start, found.end, found.paused_s) == (496, 506, 10)
+    assert (found.mechanism, found.owner) == ("freeze", "manual")
+    assert str(found.reason).endswith("; then cgpause pause by alice")
 
 
 def test_an_ended_pause_does_not_run_again() -> None:
     found = pauses([paused(100, 5), resumed(109, 5, 9)])
 
-    assert with_active(found, {PauseKey(BOOT, "u1", 5 * S)}, 99 * S) == found
+    assert with_active(found, {PauseKey(BOOT, "u1", 5 * S): FROZEN}, 99 * S) == found
 
 
 steps = st.builds(
@@ -200,13 +218,13 @@ def test_a_reference_to_none_says_which_there_are(ref: str, said: str) -> None:
 def test_a_pause_counts_for_a_time_in_which_it_was_not_over() -> None:
     assert [pause.uid for pause in select(FOUND, 105, None)] == ["aaaa1111", "aaaa2222", "bbbb3333"]
     assert [pause.uid for pause in select(FOUND, 250, None)] == ["bbbb3333"]
-    running = with_active(FOUND, {PauseKey(BOOT, "aaaa2222", 2 * S)}, 9 * S)
+    running = with_active(FOUND, {PauseKey(BOOT, "aaaa2222", 2 * S): FROZEN}, 9 * S)
     assert [pause.uid for pause in select(running, 1000, None)] == ["aaaa2222"]
 
 
 def test_totals_are_by_name_and_the_longest_paused_comes_first() -> None:
     events = [paused(1, 1), resumed(3, 1, 2.5), paused(5, 5, uid="u2", pod="default/u1"), paused(7, 7, uid="u3")]
-    found = with_active(pauses(events), {PauseKey(BOOT, "u3", 7 * S)}, 17 * S)
+    found = with_active(pauses(events), {PauseKey(BOOT, "u3", 7 * S): FROZEN}, 17 * S)
 
     first, second = totals(found)
 
