@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from enum import StrEnum
 
+from cgpause.config.load import MAX_LINE_CHARACTERS
 from cgpause.config.options import Entry, Path, Type, entries, header, quoted
 from cgpause.config.settings import Config
 
@@ -88,5 +89,7 @@ def toml(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
-        return f"[{', '.join(map(toml, value))}]"
+        line = f"[{', '.join(map(toml, value))}]"
+        # `load` refuses longer lines.
+        return line if len(line) + _WIDTH < MAX_LINE_CHARACTERS else "[\n  " + ",\n  ".join(map(toml, value)) + ",\n]"
     return quoted(str(value)) if isinstance(value, str | StrEnum) else repr(value)

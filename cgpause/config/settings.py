@@ -6,6 +6,7 @@ from Kang & Yu 2024 (doi 10.3745/TKIPS.2024.13.3.91).
 This module has no postponed annotations: `options` needs the types themselves.
 """
 
+import fnmatch
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +25,8 @@ _GLOB_CHARACTERS = "lower-case letters, digits, - and ., with the wildcards * ? 
 
 
 def _is_name_glob(text: str) -> bool:
-    return _GLOB.fullmatch(text) is not None
+    # An empty range such as [9-0] matches nothing; fnmatch turns it into (?!).
+    return _GLOB.fullmatch(text) is not None and "(?!)" not in fnmatch.translate(text)
 
 
 def _is_pod_glob(text: str) -> bool:
@@ -193,7 +195,7 @@ class HistoryConfig:
         "Disk space for the history, in two files of half this size; 0: no history. A pause takes about 1 KiB.",
         unit="MiB",
         low=0,
-        high=1024,
+        high=64,  # to read 64 MiB, the commands take 150 MB
     )
 
 

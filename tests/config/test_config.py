@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from cgpause.config.load import load_config, parse_config
 from cgpause.config.options import Option, all_entries, entries, header
 from cgpause.config.render import render_config, toml
-from cgpause.config.settings import Config, HowPaused, PodClass, PodRule, ThrottleConfig
+from cgpause.config.settings import Config, HowPaused, PodClass, PodRule, ProtectConfig, ThrottleConfig
 from cgpause.core.model import CpuMax, Policy, QosClass
 
 REPO = Path(__file__).parents[2]
@@ -91,7 +91,7 @@ LIMITS: list[tuple[str, str, list[str], list[str]]] = [
     ("pause", "batch_max_pause_s", ["1", "86400"], ["0.999", "86400.001"]),
     ("pause", "min_run_s", ["0", "86400"], ["-0.001", "86400.001"]),
     ("pause", "settle_s", ["0", "3600"], ["-0.001", "3600.001"]),
-    ("history", "max_mib", ["0", "1024"], ["-1", "1025", "0.5"]),
+    ("history", "max_mib", ["0", "64"], ["-1", "65", "0.5"]),
 ]
 
 
@@ -174,6 +174,11 @@ def sections(kind: Any) -> st.SearchStrategy[Any]:  # noqa: ANN401 - a type, as 
 @given(sections(Config))
 def test_what_is_written_reads_back_the_same(config: Config) -> None:
     assert config == parse_config(render_config(config), "rendered")
+
+
+def test_a_list_too_long_for_a_line_is_rendered_so_that_it_can_be_read() -> None:
+    config = Config(protect=ProtectConfig(namespaces=tuple(f"team-{number:020}" for number in range(60))))
+    assert parse_config(render_config(config), "rendered") == config
 
 
 def test_a_written_file_names_and_explains_every_option() -> None:
