@@ -99,8 +99,14 @@ def resume_all(given: Globals, *, dry_run: bool) -> Exit:
     root = given.root()
     if dry_run:
         failed: list[CgpauseError] = []
-        pods = paused_cgroups(root, lambda _, error: failed.append(error))
-        lines = [f"{label} would be resumed" for label in _labels(given, [pod.cgroup.path for pod, _ in pods])]
+        found: dict[str, str] = {}
+        for pod, cgroup in paused_cgroups(root, lambda _, error: failed.append(error)):
+            try:
+                found[pod.cgroup.path] = byhand.would_resume(cgroup)
+            except CgpauseError as e:
+                failed.append(e)
+        labels = _labels(given, list(found))
+        lines = [f"{label} {words}" for label, words in zip(labels, found.values(), strict=True)]
         lines += [f"{printable(kubepods.id.path)} would get its memory.high back" for kubepods in braked_roots(root)]
         for line in lines or ([] if failed else ["nothing is paused"]):
             typer.echo(line)

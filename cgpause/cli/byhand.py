@@ -140,7 +140,7 @@ def resume(tracked: TrackedPod, note: Note, *, command: str, dry_run: bool = Fal
         CgpauseError: as in the ledger.
     """
     if dry_run:
-        return "would be resumed" if ledger.read_record(tracked.cgroup) else "is not paused"
+        return would_resume(tracked.cgroup)
     with suppress(DamagedRecordError):
         if ledger.read_record(tracked.cgroup) is None:
             return describe_resume(None)  # no error for any user, because nothing is written
@@ -148,6 +148,20 @@ def resume(tracked: TrackedPod, note: Note, *, command: str, dry_run: bool = Fal
     if resumed is not None:
         note(resumed_event(tracked.pod, resumed, f"{command} by {user()}", Result.OPERATOR))
     return describe_resume(resumed)
+
+
+def would_resume(cgroup: Cgroup) -> str:
+    """Return the result that a resume would have, in words.
+
+    Raises:
+        CgpauseError: the record cannot be read, or is damaged and systemd knows no value.
+    """
+    try:
+        return "would be resumed" if ledger.read_record(cgroup) else "is not paused"
+    except DamagedRecordError:
+        if original_from_systemd(cgroup.path) is None:
+            raise
+        return "would be resumed, with systemd's value, because its record is damaged"
 
 
 def describe_resume(resumed: Resumed | high.Released | None) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from helpers.commandline import THROTTLED, invoke, run, with_config
+from helpers.fixtures import Patch
 from helpers.trees import FakeTree, cpu_max, pause_pod
 
-from cgpause.core.model import Owner
+from cgpause.cli import byhand
+from cgpause.core.errors import Exit
+from cgpause.core.model import CpuMax, Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import high
 
@@ -43,6 +48,26 @@ def test_resume_all_names_the_pods(tree: FakeTree) -> None:
 
     assert run(tree, "resume", "--all", "--dry-run").stdout == "default/web would be resumed\n"
     assert run(tree, "resume", "--all").stdout == "default/web resumed: cpu.max 50000 100000\n"
+
+
+@pytest.mark.parametrize("refs", [["web"], ["--all"]], ids=" ".join)
+@pytest.mark.parametrize(
+    ("by_systemd", "code", "said"),
+    [(None, Exit.NOT_RESTORED, ""), (CpuMax(None, 100_000), Exit.DONE, "would be resumed, with systemd's value")],
+    ids=["lost", "systemd"],
+)
+def test_a_rehearsal_says_what_becomes_of_a_damaged_record(
+    tree: FakeTree, monkeypatch: Patch, refs: list[str], by_systemd: CpuMax | None, code: Exit, said: str
+) -> None:
+    web = tree.add_pod("web")
+    pause_pod(tree.root, web, Owner.DAEMON)
+    os.setxattr(web, "user.cgpause", b'{"schema": 1}')
+    monkeypatch.setattr(byhand, "original_from_systemd", lambda _: by_systemd)
+
+    result = run(tree, "resume", *refs, "--dry-run")
+
+    assert (result.exit_code, said in result.stdout) == (code, True)
+    assert ("damaged" in result.stderr) is (by_systemd is None)
 
 
 def test_resume_all_of_a_namespace_leaves_the_others_paused(tree: FakeTree) -> None:
