@@ -46,6 +46,8 @@ _KUBEPODS = (
     r".*kubepods[^/]*/(cgroup\.(controllers|subtree_control|stat)|cpu\.(max|stat)|"
     r"memory\.(current|max|high|swap\.max|events|pressure))"
 )
+_WRONG_VALUE = re.compile(r"(?<=[:;] found )(?=[\"'\[{]).*?(?=; allowed:|$)", re.MULTILINE)
+"""A value that the daemon has refused, in its log: it may be a secret."""
 _PACKAGES = (
     "from importlib.metadata import distributions as all; names = 'typer click rich psutil inotify-simple'.split(); "
     "[print(one.name, one.version) for one in all() if str(one.name).lower().replace('_', '-') in names]"
@@ -216,7 +218,7 @@ def _redacted(texts: dict[str, str], given: Globals, globs: set[str]) -> dict[st
     namespaces.update((name.namespace for name in known.pods.values()), *(glob.split("/") for glob in globs))
     names.update((name.name for name in known.pods.values()), known.containers.values(), globs, _local_names())
     redactor = Redactor(namespaces, names, _public(), secrets.token_bytes(16))
-    return {name: redactor.redact(text) for name, text in texts.items()}
+    return {name: redactor.redact(_WRONG_VALUE.sub("(left out)", text)) for name, text in texts.items()}
 
 
 def _configured(given: Globals) -> tuple[set[str], str | None]:

@@ -34,7 +34,7 @@ _LABEL = re.compile(
     rf"(?P<before>(?<![\w./-])(?:{_POD})?)(?P<namespace>[A-Za-z0-9][A-Za-z0-9-]*)/(?P<name>[\w.*?\[\]!-]*[\w*?\]])"
 )
 _NAMESPACE = re.compile(r"(?<=namespace )[A-Za-z0-9][A-Za-z0-9-]*")
-_CONFIGURED = re.compile(r"(?<=^namespaces = \[).*(?=\]$)", re.MULTILINE)
+_CONFIGURED = re.compile(r"(?<=^namespaces = \[).*?(?=\]$)", re.MULTILINE | re.DOTALL)
 _JSON = r'(?:null|"(?:[^"\\]|\\.)*")'
 _PAIR = re.compile(rf'"namespace": {_JSON},\s*"name": {_JSON}')
 
@@ -77,7 +77,7 @@ class Redactor:
             result += self._hide(self._spellings.get(found[0], found[0].replace(r"\x2d", "-")))
             done = found.end()
         text = result + text[done:]
-        text = _CONFIGURED.sub(lambda found: re.sub('[^", ]+', lambda glob: self._hide(glob[0]), found[0]), text)
+        text = _CONFIGURED.sub(lambda found: re.sub(r'[^",\s]+', lambda glob: self._hide(glob[0]), found[0]), text)
         text = _PAIR.sub(lambda found: re.sub('(?<=: ")[^"]+', lambda name: self._hide(name[0]), found[0]), text)
         text = _LABEL.sub(self._label, text)
         text = _NAMESPACE.sub(self._namespace, text)
@@ -107,9 +107,10 @@ def _alike(text: str) -> str:
 
 
 def names_in(text: str) -> tuple[set[str], set[str]]:
-    """Return the namespaces, and the pods, containers and users, in a log or a history, gone ones too.
+    """Return the namespaces, and the pods, containers, users and globs of rules, in a log or a history, gone ones too.
 
-    Users stand in the reasons of pauses and resumes by operators, and in the paths of home folders.
+    Users stand in the reasons of pauses and resumes by operators, and in the paths of home folders. Globs stand in the
+    reasons why pods are protected; the rule may have been changed since.
     """
     pods = re.findall(rf"{_POD}(?:([A-Za-z0-9.-]+)/)?([A-Za-z0-9.-]+)", text)
     users = re.findall(r"/home/([^\s/\"']+)", text)
@@ -118,4 +119,8 @@ def names_in(text: str) -> tuple[set[str], set[str]]:
     # Containers' ids, which are shortened, so their length does not identify them.
     for ids in re.findall(r'\bcontainers(?:="?|": ?")([0-9a-f]{12}(?:,[0-9a-f]{12})*)', text):
         names |= set(ids.split(","))
-    return {namespace for namespace, _ in pods if namespace}, names
+    globs = set(re.findall(r"\[\[pods\]\] match = '([^'\n]+)'", text))
+    namespaces = set(re.findall(r"namespace (\S+) \(protect\.namespaces\)", text))
+    namespaces.update(namespace for namespace, _ in pods if namespace)
+    namespaces.update(*(glob.split("/") for glob in globs))
+    return namespaces, names | globs

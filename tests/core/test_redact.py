@@ -161,6 +161,8 @@ def test_pods_that_are_gone_are_known_from_the_log_and_users_from_reasons() -> N
 
     assert names_in(log) == ({"shop"}, {"web-1", "old", "alice", "bob"})
     assert names_in('{"pod":"shop/web-1","containers":"0123456789ab"}') == ({"shop"}, {"web-1", "0123456789ab"})
+    reason = "now protected: rule 2 ([[pods]] match = 'bank-*/ledger-*'); namespace acme (protect.namespaces)"
+    assert names_in(reason) == ({"bank-*", "ledger-*", "acme"}, {"bank-*/ledger-*"})
     assert names_in('sacrificed containers="0123456789ab,ba9876543210"')[1] == {"0123456789ab", "ba9876543210"}
     assert names_in("cgpause pause by uid 1000: cgpause resume --all by carol,")[1] == {"carol"}
 

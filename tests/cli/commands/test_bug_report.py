@@ -38,7 +38,9 @@ JOURNAL = f"""\
 2026-11-22T10:00:00.000000+00:00 cgpause[7]: paused pod=acme/shop-7d4f uid={UID} reason="cgpause pause by alice"
 2026-11-22T10:00:01.000000+00:00 cgpause[7]: pod gone pod=payments/gone-1
 2026-11-22T10:00:02.000000+00:00 cgpause[7]: started on {HOST}
-"""
+2026-11-22T10:00:03.000000+00:00 cgpause[7]: configuration not reloaded, the old one stays: a.toml: policy: found "my \\"pw"; allowed: reserve
+2026-11-22T10:00:04.000000+00:00 cgpause[7]: a.toml:3: not TOML: Invalid value; found "token = hunter2"
+"""  # noqa: E501
 SYSTEMCTL = """\
 case "$*" in
     --version) echo systemd 252 ;;
@@ -132,6 +134,8 @@ def test_it_has_every_part_and_can_be_read(node: Node) -> None:
     assert "MemTotal" in found["memory.txt"]
     assert found["unit.txt"] == "LoadState=loaded\n"
     assert found["journal.txt"] == JOURNAL
+    assert "policy: found (left out); allowed: reserve" in node.hidden["journal.txt"]
+    assert "hunter2" not in node.hidden["journal.txt"]
 
 
 def test_no_name_of_this_node_is_in_it_and_one_pod_has_one_hash(node: Node) -> None:
