@@ -169,18 +169,21 @@ def ready_path(argv: Sequence[str]) -> str | None:
 
 
 def clean_up(argv: Sequence[str]) -> None:
-    """Resume pods that a daemon with these options may have left paused; do nothing in a dry run.
+    """Resume pods that a daemon with these options may have left paused, unless another daemon is at work on the tree.
 
-    Nothing is resumed either if another daemon is at work on the tree.
+    A dry run paused none, but an earlier daemon may have. Before Linux 5.19 it cannot know whether another one is at
+    work, and resumes nothing.
     """
     options = parse_options(split_options(argv)[0])
-    if options.dry_run:
-        return
+    # A disk that hangs must not keep the container from its end; the pods are resumed before a disk is needed.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(int(STOP_S))
     try:
         # The own daemon has ended, so any daemon at work is another one, even in this cgroup. `restore`, which allows
         # a daemon in its own cgroup, cannot check this. It locks the tree itself.
         with Cgroup(options.cgroup_root or find_cgroup_root(), "") as root:
-            root.lock_for_daemon()
+            if not root.lock_for_daemon() and options.dry_run:
+                return
             root.unlock_for_daemon()
         code = restore.main(["--daemon-only", *argv])  # in this process: a new one may be refused
     except HostError as e:
@@ -192,18 +195,23 @@ def clean_up(argv: Sequence[str]) -> None:
     else:
         if code:
             log.error("not everything could be resumed %s", fields(status=code))
+    finally:
+        signal.alarm(0)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon to its end, clean up, and return the daemon's exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     try:
-        logfmt.set_up(verbose=parse_options(given).verbose)
+        options = parse_options(given)
+        logfmt.set_up(verbose=options.verbose)
     except SystemExit as e:
         if e.code:  # a daemon with other options may have left pods paused
             logfmt.set_up(verbose=False)
             clean_up(given)
         raise
+    if options.dry_run:  # its daemon resumes nothing
+        clean_up(given)
     try:
         return Supervisor(daemon_command(given), ready_path(given)).run()
     finally:  # also if it cannot be started: a daemon before it may have left pods paused

@@ -289,14 +289,28 @@ def test_one_beside_another_leaves_its_pods_as_they_are(
     assert "resumed" not in paused.log.removeprefix(paused_log)
 
 
-def test_a_configuration_that_is_refused_leaves_nobody_paused(tree: FakeTree, paused: Running) -> None:
-    """The next container has a broken ConfigMap, and every process of the one before was killed."""
+def kill_all(paused: Running) -> None:
+    """Kill the supervisor and its daemon, so that nothing resumes a pod."""
     pid = daemon_pid(paused)
     os.kill(pid, signal.SIGSTOP)  # or it would resume them after its supervisor's end
     paused.process.kill()
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the daemon to be gone")
-    assert len(records_left(tree.root)) == 1
+    assert len(records_left(paused.tree.root)) == 1
+
+
+def test_a_dry_run_leaves_nobody_paused(tree: FakeTree, paused: Running) -> None:
+    """Its daemon writes nothing, and an operator may start it because the one before was killed."""
+    kill_all(paused)
+    looks_on = Running(tree, "", "--dry-run", module="cgpause.contained")
+    looks_on.wait_for_log("started ")
+    assert records_left(tree.root) == []
+    assert looks_on.stop() == 0
+
+
+def test_a_configuration_that_is_refused_leaves_nobody_paused(tree: FakeTree, paused: Running) -> None:
+    """The next container has a broken ConfigMap, and every process of the one before was killed."""
+    kill_all(paused)
 
     assert Running(tree, 'policy = "nonsense"\n', module="cgpause.contained").process.wait(60) == 2
 
