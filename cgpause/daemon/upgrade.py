@@ -13,6 +13,7 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 
 from cgpause.core.errors import Exit, printable
 from cgpause.daemon import reload
@@ -22,7 +23,7 @@ from cgpause.kernel.journal import UNIT
 log = logging.getLogger(__name__)
 
 _OPTIONS = "CGPAUSE_OPTIONS="
-_SHOW = ("systemctl", "show", "--property=Environment", UNIT)
+_SHOW = ("systemctl", "show", "--property=Environment,EnvironmentFiles", UNIT)
 _SHOW_S = 30
 
 
@@ -56,8 +57,27 @@ def unit_options() -> str:
         shown = subprocess.run(_SHOW, capture_output=True, text=True, errors="replace", timeout=_SHOW_S, check=False)
     except OSError:
         return ""
-    found = [word for word in _words(shown.stdout.partition("=")[2]) if word.startswith(_OPTIONS)]
+    values: dict[str, str] = {}
+    for line in shown.stdout.splitlines():
+        name, _, value = line.partition("=")
+        values[name] = f"{values.get(name, '')} {value}"
+    found = [word for word in _words(values.get("Environment", "")) if word.startswith(_OPTIONS)]
+    for path in re.findall(r"(/\S+) \(ignore_errors=", values.get("EnvironmentFiles", "")):  # they come last
+        found += _assigned(path)
     return found[-1].removeprefix(_OPTIONS) if found else ""
+
+
+def _assigned(path: str) -> list[str]:
+    """Return the assignments of CGPAUSE_OPTIONS in a file of EnvironmentFile=, unquoted; none if it cannot be read."""
+    found: list[str] = []
+    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            name, is_set, value = line.strip().partition(_OPTIONS)
+            if is_set and not name:
+                with suppress(ValueError):  # without its end a quote is part of the value; `main` reports it
+                    value = "".join(shlex.split(value)) if value[:1] in ("'", '"') else value
+                found.append(_OPTIONS + value)
+    return found
 
 
 def _words(text: str) -> list[str]:

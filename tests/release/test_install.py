@@ -75,6 +75,29 @@ def test_the_options_are_those_that_systemd_has_loaded(
     assert upgrade.unit_options() == options
 
 
+@pytest.mark.parametrize(
+    ("line", "options"),
+    [
+        ("CGPAUSE_OPTIONS=--config /a b", "--config /a b"),
+        ("CGPAUSE_OPTIONS='--config \"/a b\"'", '--config "/a b"'),
+        ("CGPAUSE_OPTIONS='--config", "'--config"),
+        ("# CGPAUSE_OPTIONS=--gone", "--verbose"),
+        (None, "--verbose"),
+    ],
+)
+def test_a_file_of_the_unit_comes_after_its_own_lines(
+    line: str | None, options: str, commands: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "cgpause"
+    if line is not None:
+        file.write_text(f"OTHER=1\n{line}\n")
+    shown = f"Environment=CGPAUSE_OPTIONS=--verbose\nEnvironmentFiles={file} (ignore_errors=yes)"
+    executable(commands / "systemctl", f"cat <<'END'\n{shown}\nEND")
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+
+    assert upgrade.unit_options() == options
+
+
 def test_without_systemctl_the_defaults_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
 
