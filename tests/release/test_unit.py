@@ -253,7 +253,7 @@ def test_reload_checks_the_file_the_daemon_runs_with_and_then_signals(
     assert [str(config) in problem for problem in problems] == [True, True]
     config.write_text("")
     assert reload.main(arguments) == 0
-    assert signal == "/bin/kill -HUP $MAINPID"
+    assert signal == """/bin/sh -c 'kill -HUP "$MAINPID"'"""
 
 
 def test_daemon_imports_nothing_heavy() -> None:

@@ -76,6 +76,7 @@ def test_daemon_has_what_its_unit_promises(installed: str) -> None:
     assert {path for path in writable if path.startswith("/sys")} - {"/sys/fs/selinux"} == {"/sys/fs/cgroup"}
     assert {path for path in writable if not path.startswith(("/sys", "/dev", "/proc"))} == {str(STATE), str(RUN)}
     assert (STATE.stat().st_mode & 0o7777, STATE.stat().st_uid) == (0o700, 0)
+    assert not writable & {"/dev/shm", "/dev/mqueue", "/dev/hugepages"}
     assert mounts["/proc/sys"].startswith("ro")
 
 
