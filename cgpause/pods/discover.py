@@ -48,17 +48,26 @@ def _reporting(path: str, on_error: OnError) -> Iterator[None]:
 
 
 def kubepods_roots(root: str, on_error: OnError = lambda *_: None) -> list[tuple[str, CgroupDriver]]:
-    """Return path (relative to `root`) and driver of each cgroup named like a kubepods root, up to two levels deep."""
+    """Return path (relative to `root`) and driver of each cgroup named like a kubepods root, up to two levels deep.
+
+    It must belong to root, and so must the cgroup above it: a container that owns its cgroup can make such names, too.
+    """
     found = []
     with Cgroup(root, "") as top:
         for name, _ in top.children():
-            driver = root_driver(name)
-            if driver is not None:
-                found.append((name, driver))
-                continue
-            with _reporting(name, on_error), top.child(name) as middle:
-                inner = [(os.path.join(name, n), root_driver(n)) for n, _ in middle.children()]
-                found += [(path, driver) for path, driver in inner if driver is not None]
+            with _reporting(name, on_error), top.child(name) as child:
+                if not child.owned_by_root():
+                    continue
+                driver = root_driver(name)
+                if driver is not None:
+                    found.append((name, driver))
+                    continue
+                inner = [(n, driver) for n, _ in child.children() if (driver := root_driver(n)) is not None]
+            for below, driver in inner:
+                path = os.path.join(name, below)
+                with _reporting(path, on_error), Cgroup(root, path) as nested:
+                    if nested.owned_by_root():
+                        found.append((path, driver))
     return sorted(found)
 
 

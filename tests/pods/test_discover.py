@@ -38,6 +38,19 @@ def test_the_root_is_found_one_level_down_as_kind_nests_it(tmp_path: Path) -> No
         assert {pod.uid: pod.qos for pod in pods} == dict(zip(map(make_uid, range(3)), tiers.values(), strict=True))
 
 
+@pytest.mark.parametrize("owner", ["lxc", "lxc/kubepods"])
+def test_a_tree_that_a_container_has_made_is_not_taken(
+    fake: FakeTree, monkeypatch: pytest.MonkeyPatch, owner: str
+) -> None:
+    """A container that owns its cgroup may name a child like kubelet's, with more pods in it."""
+    for number in range(3):
+        (fake.root / f"lxc/kubepods/pod{make_uid(number)}").mkdir(parents=True)
+    (fake.root / "lxc/kubepods/cgroup.events").write_text("populated 1\nfrozen 0\n")
+    monkeypatch.setattr(Cgroup, "owned_by_root", lambda self: self.id.path != owner)
+    with found(fake.root) as (cgroup, _):
+        assert cgroup.id.path == "kubepods.slice"
+
+
 @pytest.mark.parametrize("driver", CAPTURES)
 def test_of_two_trees_the_populated_one_is_taken(tmp_path: Path, driver: str) -> None:
     """kubelet 1.20 leaves an empty second tree with the same pods beside the real one."""
