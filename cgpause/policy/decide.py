@@ -200,16 +200,16 @@ def _mark_resumed(
 
     A resume for distress does not count as `resumed_by_policy`, so `limits.follow` takes the pod's budget as spent. The
     pod then runs for min_run_s: through its termination, or until a killed process has freed its memory. It does
-    count if a container came or went in the first second of the stretch: kubelet makes the containers of a pod one
-    after another, and a pod that was paused between two of them would then take its first memory unhindered.
+    count for CONTAINERS_CHANGED in the first second of the stretch: kubelet makes the containers of a pod one after
+    another, and a pod that was paused between two of them would then take its first memory unhindered.
     """
     for action in actions:
         cgroup = action.pod.cgroup
         stretch = stretches.get(cgroup)
         if stretch is None or isinstance(action, Pause | Freeze):
             continue
-        changed_ns = action.pod.changed_at_ns - stretch.start_ns
-        if action.pod.distress is None or (0 <= changed_ns < NS_PER_S and at_ns - stretch.start_ns < NS_PER_S):
+        is_early = at_ns - stretch.start_ns < NS_PER_S
+        if action.pod.distress is None or (is_early and action.pod.distress == limits.CONTAINERS_CHANGED):
             stretches[cgroup] = replace(stretch, resumed_by_policy=True, turn=cgroup == turn)
 
 

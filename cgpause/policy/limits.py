@@ -34,6 +34,8 @@ FREEZE_AFTER_S = 1.5
 """Time from the throttle to the freeze of a batch pod. At 1 % of a CPU, an idle process takes a signal and then cannot
 finish its handler. In a frozen process the signal stays pending, and the daemon sees it within a second. A short pause
 ends before the freeze and so stays cheap; to the pod, a freeze is a full stop."""
+CONTAINERS_CHANGED = "its containers changed"
+"""`Pod.distress` of a paused pod in which a container has come or gone."""
 # As globals: the lookup of an enum's member takes ten times as long, and these run for each paused pod.
 _BATCH, _STARTING = PodKind.BATCH, PodKind.STARTING
 _DAEMON, _MANUAL = Owner.DAEMON, Owner.MANUAL
@@ -173,12 +175,16 @@ def is_only_new(pod: Pod, stretch: Stretch | None, at_ns: int, config: PauseConf
 def must_keep_running(pod: Pod, stretch: Stretch | None, at_ns: int, config: PauseConfig) -> bool:
     """Return True if a running pod's pause budget is spent and it may not be paused before its run is over.
 
-    For a batch pod this holds only if it runs in its own turn, or was resumed by an operator or for distress.
+    For a batch pod this holds only if it runs in its own turn, was resumed by an operator or for distress, or had spent
+    the budget of a starting pod: it may have become batch in this run.
     """
-    if stretch is None or stretch.resumed_ns is None or at_ns < end_ns(pod, stretch, config):
+    if stretch is None or stretch.resumed_ns is None:
         return False
+    starting_ns = _ns(min(STARTING_PAUSE_S, config.batch_max_pause_s))
+    if stretch.turn or (stretch.starting and stretch.resumed_ns - stretch.start_ns >= starting_ns):
+        return True
     # If stretches of batch pods began together, all would become unstoppable together: only a pod's own turn counts.
-    return pod.kind is not _BATCH or stretch.turn or not stretch.resumed_by_policy
+    return at_ns >= end_ns(pod, stretch, config) and (pod.kind is not _BATCH or not stretch.resumed_by_policy)
 
 
 def end_ns(pod: Pod, stretch: Stretch, config: PauseConfig) -> int:

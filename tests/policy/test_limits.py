@@ -159,7 +159,11 @@ def test_how_long_a_pod_has_to_run_and_why(
         pytest.param(PodKind.BATCH, resumed_after(600 * S), False, id="batch-resumed-for-memory"),
         pytest.param(PodKind.BATCH, resumed_after(600 * S, turn=True), True, id="batch-in-turn"),
         pytest.param(PodKind.BATCH, Stretch(NOW - 600 * S, NOW), True, id="batch-by-an-operator"),
-        pytest.param(PodKind.BATCH, Stretch(NOW - 600 * S + 1, NOW, turn=True), False, id="batch-before"),
+        pytest.param(PodKind.BATCH, Stretch(NOW - 600 * S + 1, NOW), False, id="batch-before"),
+        # It was starting, and became batch in this run.
+        pytest.param(PodKind.BATCH, resumed_after(18 * S, turn=True), True, id="batch-by-now-in-turn"),
+        pytest.param(PodKind.BATCH, resumed_after(18 * S, starting=True), True, id="batch-by-now"),
+        pytest.param(PodKind.BATCH, resumed_after(18 * S - 1, starting=True), False, id="batch-by-now-before"),
     ],
 )
 def test_a_pod_whose_budget_is_spent_runs_in_its_turn(kind: PodKind, stretch: Stretch | None, turn: bool) -> None:

@@ -26,6 +26,7 @@ from cgpause.core.model import (
 )
 from cgpause.policy.decide import State, decide, rank
 from cgpause.policy.explain import explain
+from cgpause.policy.limits import CONTAINERS_CHANGED
 from cgpause.policy.peaks import Peaks
 from cgpause.policy.reserve import with_peaks
 from cgpause.policy.schedule import SLOW_NS
@@ -223,19 +224,18 @@ def test_a_pod_that_is_resumed_is_not_frozen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("paused_ms", "changed_ms", "as_by_policy"),
+    ("paused_ms", "distress", "as_by_policy"),
     [
-        pytest.param(999, 999, True, id="kubelet-makes-the-next-container"),
-        pytest.param(1000, 1, False, id="after-a-longer-pause"),
-        pytest.param(999, 1000, False, id="for-another-reason"),
+        pytest.param(999, CONTAINERS_CHANGED, True, id="kubelet-makes-the-next-container"),
+        pytest.param(1000, CONTAINERS_CHANGED, False, id="after-a-longer-pause"),
+        pytest.param(999, "a process in it was OOM-killed", False, id="for-another-reason"),
     ],
 )
 def test_a_pod_resumed_for_its_next_container_may_soon_be_paused_again(
-    paused_ms: int, changed_ms: int, as_by_policy: bool
+    paused_ms: int, distress: str, as_by_policy: bool
 ) -> None:
     """Otherwise it would run for 12 s or longer, and take its first memory unhindered."""
-    node = paused_for(paused_ms, distress="x")
-    node.pods = {key: replace(one, changed_at_ns=START_NS - changed_ms * MS) for key, one in node.pods.items()}
+    node = paused_for(paused_ms, distress=distress)
     assert [type(action) for action in node.step(99).actions] == [Resume]
     (stretch,) = node.state.stretches.values()
     assert stretch.resumed_by_policy is as_by_policy

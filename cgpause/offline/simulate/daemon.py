@@ -42,6 +42,7 @@ from cgpause.policy.classify import Classifier, KindSigns
 from cgpause.policy.decide import Decision, State, decide
 from cgpause.policy.growth import CHARGE_BATCH_BYTES
 from cgpause.policy.kinds import Kinds
+from cgpause.policy.limits import CONTAINERS_CHANGED
 from cgpause.policy.schedule import SLOW_NS, Quiet
 
 if TYPE_CHECKING:
@@ -308,7 +309,7 @@ class SimDaemon:
             settled_at_ns=now_ns + int(config.settle_s * NS_PER_S),
             spared_until_ns=seen_ns,
             no_program=pod.steps is None,
-            distress=facts.distress if facts.paused is None else "its containers changed",
+            distress=facts.distress if facts.paused is None else CONTAINERS_CHANGED,
         )
         self._classifier.note_container_change(tracked, now_ns)
         wake_ns = seen_ns if looks or self._tight else now_ns + SLOW_NS
