@@ -20,7 +20,7 @@ from cgpause.kernel.logfmt import fields
 from cgpause.kernel.processes import TICK_NS, Processes, ResumeReason
 from cgpause.pods.tracked import SPARED_S, TrackedPod
 from cgpause.pods.tree import PodTree
-from cgpause.policy.limits import paused_by_daemon
+from cgpause.policy.limits import CONTAINERS_CHANGED, paused_by_daemon
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Distress:
         self._tree.containers_changed(tracked, at_ns, removed=removed)
         tracked.processes = Processes()
         tracked.seen.children = None
-        return self._mark(tracked, "its containers changed")
+        return self._mark(tracked, CONTAINERS_CHANGED)
 
     def check_oom(self, tracked: TrackedPod, at_ns: int) -> bool:
         """Mark a pod if the kernel has OOM-killed in it since its pause; return whether a decision cannot wait.
@@ -160,7 +160,7 @@ class Distress:
         if since_ns - tracked.pod.changed_at_ns < SPARED_S * NS_PER_S:
             since_ns += TICK_NS  # the program itself may have started in the tick of the pause
         reason = processes.find_reason(tracked.cgroup, below, since_ns, at_ns=at_ns, frozen_ns=frozen_ns)
-        if reason is None and self._is_refusing(tracked, paused.since_ns, at_ns):
+        if reason is None and self._is_refusing(tracked, paused.since_ns, at_ns) and processes.take_refusal(at_ns):
             reason = ResumeReason.REFUSED
         if reason is None:
             if processes.doubted and tracked.signs.probed:

@@ -4,9 +4,10 @@ A paused process cannot act on its stop signal, and a process that kubelet start
 preStop hook, kubectl exec) makes no progress. No event of the cgroup reports either, so the daemon reads the processes:
 only those with a parent outside the pod, because a runtime starts and signals no others.
 
-A pod can fake both, and an OOM kill too. It can signal itself. It can start a process whose parent is its container's
-shim (CLONE_PARENT). It can make a child that the kernel OOM-kills at the pod's own limit. So the daemon believes each
-reason at most _BELIEVED times in _WINDOW_S. In a frozen pod no process can fork, so a new process is always believed.
+A pod can fake both, an OOM kill and a refused connection. It can signal itself. It can start a process whose parent is
+its container's shim (CLONE_PARENT). It can make a child that the kernel OOM-kills at the pod's own limit. It can
+connect to itself. So the daemon believes each reason at most _BELIEVED times in _WINDOW_S. In a frozen pod no process
+can fork, so a new process is always believed.
 """
 
 from __future__ import annotations
@@ -74,12 +75,17 @@ class Processes:
         self._endings = _Credit()
         self._visits = _Credit()
         self._kills = _Credit()
+        self._refusals = _Credit()
         self.doubted = False
         """Whether the last reading found a process that seems to come from outside and was not believed."""
 
     def take_kill(self, at_ns: int) -> bool:
         """Count an OOM kill in the pod; return False if there were so many that the pod itself may cause them."""
         return self._kills.take(at_ns)
+
+    def take_refusal(self, at_ns: int) -> bool:
+        """Count a refused connection to the pod; return False after so many that the pod itself may make them."""
+        return self._refusals.take(at_ns)
 
     def find_reason(
         self, pod: Cgroup, below: Iterable[str], since_ns: int, *, at_ns: int, frozen_ns: int | None = None

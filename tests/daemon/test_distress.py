@@ -96,6 +96,22 @@ def test_after_lost_events_words_are_read_and_programs_looked_for_again(
     assert not tracked.pod.no_program
 
 
+def test_a_pod_that_refuses_its_own_connections_is_resumed_three_times(
+    bench: Bench, distress: Distress, monkeypatch: Patch
+) -> None:
+    refused = iter(range(100))
+    monkeypatch.setattr("cgpause.daemon.distress.refused_connections", lambda _: next(refused))
+    tracked, resumed = bench.tracked("b"), []
+    tracked.signs.started_ns = 100 * S
+    for at_s in range(101, 121, 5):
+        bench.pause("b")
+        for later_s in range(2):
+            distress.scan((at_s + later_s) * S, unwatched=False)
+        resumed.append(tracked.pod.distress)
+        bench.resume("b")
+    assert resumed == [ResumeReason.REFUSED] * 3 + [None]
+
+
 @pytest.mark.parametrize(("at_ns", "probed"), [(3 * S - 1, False), (3 * S, True)], ids=["hook", "probe"])
 def test_a_process_from_outside_right_after_the_start_may_be_a_poststart_hook(
     bench: Bench, distress: Distress, monkeypatch: Patch, at_ns: int, probed: bool
