@@ -63,7 +63,9 @@ class Intake:
                 urgent = now or urgent
         if at_ns >= self.look_at_ns(schedule, headroom):
             started_ns, programs = time.thread_time_ns(), self.tree.programs
-            urgent = programs.look(at_ns) or urgent
+            if programs.look(at_ns):
+                self.tree.take_words(at_ns)  # they may protect the pods that are made now
+                urgent = True
             programs.rest_until(at_ns + int((time.thread_time_ns() - started_ns) / OWN_SHARE))
         return (schedule._replace(quiet=None) if changes.pods else schedule), urgent
 

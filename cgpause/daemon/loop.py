@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from cgpause.core.clock import NS_PER_S, now_ns
+from cgpause.core.clock import NEVER_NS, NS_PER_S, now_ns
 from cgpause.core.errors import CgpauseError
 from cgpause.core.model import Headroom, Policy, Sample
 from cgpause.daemon.intake import Intake
@@ -164,7 +164,7 @@ class Loop:
         self.schedule = self.schedule.after_decision(decision, sample, sleep_ns)
         if self.intake.tree.programs.must_check and not decision.tight:
             self.schedule = self.schedule.awake()  # with the next sample, look whether the program runs
-        elif self.intake.tree.programs.waits and decision.tight:
+        elif decision.tight and self.intake.look_at_ns(self.schedule, sample.headroom) < NEVER_NS:
             # A pod that cannot be seen to be made is decided on as soon as it is no longer spared.
             self.schedule = self.schedule.awake().by(at_ns + int(SPARED_S * NS_PER_S))
 

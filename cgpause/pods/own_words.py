@@ -28,6 +28,8 @@ _AGAIN_S = 0.2
 """Interval of readings while a runtime is still creating a container, for up to CREATING_S."""
 _PATIENCE_S = 1.0
 """Longest wait of a command for the words of all pods, and of the daemon's thread for the word of one."""
+_ANSWER_S = 0.003
+"""Longest wait of the loop for a reading that has been requested: one takes less than a millisecond."""
 _MOST_HELD_UP = 4
 """Most threads that wait for a pod each; the unit allows 16 tasks."""
 
@@ -47,6 +49,10 @@ class OwnWords:
     def request(self, pod: Cgroup) -> bool:
         """Request the word of a pod with new containers; return False if it has to be requested again."""
         self._new.append(pod.id)
+        return True
+
+    def is_answered(self, _: CgroupId, *, wait: bool) -> bool:  # noqa: ARG002 - as in OwnWordsThread
+        """Return True: `take` reads at once."""
         return True
 
     def take(self) -> dict[CgroupId, OwnWord]:
@@ -105,6 +111,10 @@ class OwnWordsThread(OwnWords):
         """The thread that reads; only it changes `_pending` and `_reading`."""
         self._pending: dict[CgroupId, tuple[ContainerWords, float]] = {}
         self._reading: _Reading | None = None
+        self._unanswered: set[CgroupId] = set()
+        """Requested pods of which something is left to read."""
+        self._answered = threading.Event()
+        """Set when a reading has ended."""
         self._held_up: set[CgroupId] = set()
         """Pods whose reading holds up an earlier thread."""
         self._is_logged = False
@@ -116,7 +126,18 @@ class OwnWordsThread(OwnWords):
         """Let the thread read the word of a pod; return False if it cannot now."""
         if pod.id in self._held_up or (self._thread is None and not self._start()):
             return False
+        self._unanswered.add(pod.id)
         self._requested.put(pod.id)
+        return True
+
+    def is_answered(self, key: CgroupId, *, wait: bool) -> bool:
+        """Return whether nothing is left to read of a pod; with `wait`, wait for that for up to _ANSWER_S."""
+        until_s = time.monotonic() + _ANSWER_S * wait
+        while key in self._unanswered:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0 or not self._answered.wait(left_s):
+                return False
+            self._answered.clear()
         return True
 
     def take(self) -> dict[CgroupId, OwnWord]:
@@ -139,6 +160,7 @@ class OwnWordsThread(OwnWords):
         advice = "one of its processes may hang in the kernel; its own word does not count meanwhile"
         log.warning("own word of a pod not read %s", fields(cgroup=key.path, error="it takes too long", advice=advice))
         self._held_up.add(key)
+        self._unanswered.discard(key)
         del self._pending[key]
         self._reading = None
         self._start()
@@ -170,6 +192,8 @@ class OwnWordsThread(OwnWords):
                     self._reading = None
                     if is_done or now_s >= until_s:
                         del self._pending[key]
+                        self._unanswered.discard(key)
+                self._answered.set()
 
     def _wait(self, wait_s: float | None) -> list[CgroupId]:
         """Return the pods that the loop requests; wait for the first one up to `wait_s` seconds."""

@@ -6,7 +6,7 @@ While its image is pulled and in its back-off, a pod waits for minutes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -43,9 +43,18 @@ LOOK_FOR_NS = 2 * NS_PER_S
 class Programs:
     """The checks for programs in the pods of one tree."""
 
-    def __init__(self, pods: Mapping[CgroupId, TrackedPod], classifier: Classifier) -> None:
-        """Begin with the tracked `pods`, which their owner keeps up to date, and tell `classifier` where one runs."""
+    def __init__(
+        self,
+        pods: Mapping[CgroupId, TrackedPod],
+        classifier: Classifier,
+        has_word: Callable[[TrackedPod], bool] = lambda _: True,
+    ) -> None:
+        """Begin with the tracked `pods`, which their owner keeps up to date, and tell `classifier` where one runs.
+
+        `has_word` is called for a pod whose containers are made; it returns whether the pod's own word is known.
+        """
         self._pods = pods
+        self._has_word = has_word
         self._classifier = classifier
         self._check_at_ns = 0
         """Earliest time of the next check of any pod."""
@@ -85,6 +94,8 @@ class Programs:
                 del self._changed[key]
             elif tracked.pod.protected is None:
                 made = is_made(tracked.cgroup)
+                if made and not self._has_word(tracked):
+                    continue
                 if made:
                     tracked.end_sparing(at_ns)
                     found = True
@@ -92,11 +103,6 @@ class Programs:
                     del self._changed[key]
         self.look_at_ns = at_ns + LOOK_NS if self._changed else NEVER_NS
         return found
-
-    @property
-    def waits(self) -> bool:
-        """Whether `look` looks into a pod."""
-        return bool(self._changed)
 
     def claims_bytes(self) -> int:
         """Return the memory that pods into which `look` looks may still take, in bytes."""

@@ -73,7 +73,7 @@ class PodTree:
         self.read_at_ns = 0
         """Time of the last `read_details`; 0: never."""
         self.classifier = Classifier(self.pods, kinds or Kinds())
-        self.programs = Programs(self.pods, self.classifier)
+        self.programs = Programs(self.pods, self.classifier, self._has_word)
         self.words = words or OwnWords(root)
         self._refreshed = False
         self._complained: set[CgroupId] = set()
@@ -219,6 +219,19 @@ class PodTree:
         if not tracked.word_requested and heeds_word(tracked.pod.qos, name, self.config):
             tracked.word_requested = self.words.request(tracked.cgroup)
 
+    def _has_word(self, tracked: TrackedPod) -> bool:
+        """Return whether the own word of a pod whose containers are made has been read; have it read at once.
+
+        Without that, a pod that its manifest protects could be paused at its start.
+        """
+        if not heeds_word(tracked.pod.qos, self.names.pods.get(tracked.pod.uid), self.config):
+            return True
+        is_first = not tracked.word_awaited
+        if is_first:
+            tracked.word_awaited = True
+            self.request_word_again(tracked)
+        return not tracked.word_requested or self.words.is_answered(tracked.pod.cgroup, wait=is_first)
+
     def take_words(self, at_ns: int) -> None:
         """Take in the pods' own words that were read since the last call."""
         for key, word in self.words.take().items():
@@ -239,6 +252,7 @@ class PodTree:
 
     def note_container_change(self, tracked: TrackedPod, at_ns: int) -> None:
         """Take in a container's start or end: the pod's word is read again, and the pod may begin to listen."""
+        tracked.word_awaited = False
         self.request_word_again(tracked)
         self.programs.note_container_change(tracked, at_ns)
         self.classifier.note_container_change(tracked, at_ns)

@@ -144,15 +144,15 @@ import pathlib
 from cgpause.pods import programs, tracked
 programs.is_made = lambda _: pathlib.Path({str(runs)!r}).exists()
 tracked.SPARED_S = 3600.0"""
-    old = tree.add_pod("old", GIB // 2, memory_max=str(GIB))
-    daemon = start(f"{ALL_BATCH}[pause]\nsettle_s = 3600\n", before=look)
+    old = tree.add_pod("old", GIB // 2, memory_max=str(64 * GIB))
+    daemon = start(f"{ALL_BATCH}[pause]\nsettle_s = 3600\n[protect]\nown_word = false\n", before=look)
     tree.set_used(HIGH)
     pod = tree.add_pod("new", 8 * MIB, memory_max=str(GIB))
 
     def new_one_is_paused() -> bool:
         """The old one grows, so it goes first."""
         current = int((old / "memory.current").read_text())
-        rewrite(old / "memory.current", f"{min(current + 8 * MIB, GIB):020}\n")
+        rewrite(old / "memory.current", f"{current + 2 * MIB:020}\n")
         return cpu_max(pod) == PAUSED
 
     daemon.wait_for_log("pod appeared")

@@ -158,7 +158,7 @@ def test_while_a_container_is_made_its_pod_is_decided_on_once_it_is_no_longer_sp
     bench: Bench, node: Node, monkeypatch: Patch
 ) -> None:
     """Its program may have the name of a runtime."""
-    monkeypatch.setattr(type(bench.tree.programs), "waits", True)
+    bench.tree.programs.look_at_ns = START_NS + 9 * S
     monkeypatch.setattr(sampler_module, "parse_meminfo", lambda _: MemInfo(8 << 30, 1 << 30, 8 << 30))
     node.loop.tick(Changes(), urgent=True, stopping=False)
     assert node.loop.schedule.tight

@@ -12,7 +12,7 @@ from helpers.processes import containers
 from helpers.trees import FakeTree
 
 from cgpause.core.clock import NEVER_NS
-from cgpause.core.model import PodUsage
+from cgpause.core.model import CgroupId, PodUsage
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.listening import Inside
 from cgpause.pods import programs
@@ -102,6 +102,25 @@ def test_a_pod_that_is_spared_for_longer_stays_so(fake: FakeTree, tree: PodTree,
     assert tracked.pod.spared_until_ns == 31 * S
 
 
+def test_a_pod_stays_spared_until_its_own_word_is_known(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
+    """Its manifest may protect it. A reading that hangs keeps no pod spared for longer than before."""
+    waits, answered = [], [False, False, True]
+
+    def is_answered(_: CgroupId, *, wait: bool) -> bool:
+        waits.append(wait)
+        return answered[len(waits) - 1]
+
+    monkeypatch.setattr(programs, "is_made", lambda _: True)
+    monkeypatch.setattr(tree.words, "is_answered", is_answered)
+    tree.refresh(0)
+    fake.add_pod("web-0")
+    (tracked,) = tree.refresh(S)[0]
+    for number in range(1, 4):
+        assert tree.programs.look(S + number * LOOK_NS) is (number == 3)
+        assert (tracked.pod.spared_until_ns == S + number * LOOK_NS) is (number == 3)
+    assert waits == [True, False, False], "the loop waits once"
+
+
 def test_where_nothing_can_follow_no_look_costs_anything(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
     """A protected pod is never paused. A pod with nothing but its sandbox gets an event with its next container."""
     looks: list[str] = []
@@ -114,11 +133,11 @@ def test_where_nothing_can_follow_no_look_costs_anything(fake: FakeTree, tree: P
     assert not tree.programs.look(S + LOOK_NS)
     assert not tree.programs.look(S + 2 * LOOK_NS)
     assert looks == [first.cgroup.path]
-    assert tree.programs.waits, "its name may have come late"
+    assert tree.programs.look_at_ns < NEVER_NS, "its name may have come late"
     second.pod = replace(second.pod, protected=None)
     assert not tree.programs.look(S + 3 * LOOK_NS)
     assert looks == [first.cgroup.path, second.cgroup.path]
-    assert not tree.programs.waits
+    assert tree.programs.look_at_ns == NEVER_NS
 
 
 def test_the_limits_of_new_pods_count_as_memory_that_they_may_soon_take(
