@@ -162,8 +162,7 @@ def test_how_long_a_pod_has_to_run_and_why(
         pytest.param(PodKind.BATCH, Stretch(NOW - 600 * S + 1, NOW), False, id="batch-before"),
         # It was starting, and became batch in this run.
         pytest.param(PodKind.BATCH, resumed_after(18 * S, turn=True), True, id="batch-by-now-in-turn"),
-        pytest.param(PodKind.BATCH, resumed_after(18 * S, starting=True), True, id="batch-by-now"),
-        pytest.param(PodKind.BATCH, resumed_after(18 * S - 1, starting=True), False, id="batch-by-now-before"),
+        pytest.param(PodKind.BATCH, resumed_after(18 * S, starting=True), False, id="batch-by-now"),
     ],
 )
 def test_a_pod_whose_budget_is_spent_runs_in_its_turn(kind: PodKind, stretch: Stretch | None, turn: bool) -> None:
