@@ -55,6 +55,7 @@ def kubepods_roots(root: str, on_error: OnError = lambda *_: None) -> list[tuple
     found = []
     with Cgroup(root, "") as top:
         for name, _ in top.children():
+            inner: list[tuple[str, CgroupDriver]] = []
             with _reporting(name, on_error), top.child(name) as child:
                 if not child.owned_by_root():
                     continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import subprocess
 import sys
 import tomllib
@@ -145,7 +146,9 @@ def test_crossed_marks_are_one_problem_of_the_option_that_is_set(text: str, expe
 # --- Writing ----------------------------------------------------------------------------------------------------------
 
 
-GLOBS = st.from_regex(r"([a-z0-9.*?-]|\[!?[a-z0-9.-]{1,3}\]){1,6}", fullmatch=True)
+GLOBS = st.from_regex(r"([a-z0-9.*?-]|\[!?[a-z0-9.-]{1,3}\]){1,6}", fullmatch=True).filter(
+    lambda glob: "(?!)" not in fnmatch.translate(glob)  # an empty range, which is refused
+)
 
 
 def values(kind: Any, option: Option) -> st.SearchStrategy[Any]:  # noqa: ANN401 - a type, as in `options`
