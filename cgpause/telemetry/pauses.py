@@ -6,6 +6,7 @@ without an event for its end has no end and no known length.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -105,11 +106,16 @@ def _join(key: PauseKey | None, events: Sequence[Event], labels: Mapping[str, st
     """Return the pause with the given events, at least one; `labels` are the pods' names by UID."""
     first = events[0]
     pause = PastPause(labels.get(first.uid, first.pod), first.uid, key, first.at)
-    for event in sorted(events, key=lambda event: (event.what != EventKind.PAUSED, event.paused_s or 0.0)):
+    for event in sorted(events, key=_place):
         pause = _add(pause, event)
     if pause.start is not None and pause.end is not None and pause.start > pause.end:
         pause = replace(pause, start=pause.end - (pause.paused_s or 0.0))  # the wall clock was set back
     return pause
+
+
+def _place(event: Event) -> tuple[bool, float]:
+    """Return the key that sorts the events of one pause; those without its length come last."""
+    return event.what != EventKind.PAUSED, math.inf if event.paused_s is None else event.paused_s
 
 
 def _add(pause: PastPause, event: Event) -> PastPause:

@@ -143,6 +143,12 @@ def test_a_clock_that_is_set_back_in_a_pause_does_not_garble_it() -> None:
     assert str(found.reason).endswith("; then cgpause pause by alice")
 
 
+def test_a_later_end_without_a_length_does_not_replace_the_first_one() -> None:
+    late = resumed(9000, None, None, reason="its record was damaged")
+    found = only(paused(100, 5), resumed(130, 5, 30, reason="headroom"), late)
+    assert (found.end, found.paused_s, found.end_reason) == (130, 30, "headroom")
+
+
 def test_an_ended_pause_does_not_run_again() -> None:
     found = pauses([paused(100, 5), resumed(109, 5, 9)])
 
