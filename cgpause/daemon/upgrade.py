@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import sys
 from contextlib import suppress
+from glob import glob
 
 from cgpause.core.errors import Exit, printable
 from cgpause.daemon import reload
@@ -62,8 +63,8 @@ def unit_options() -> str:
         name, _, value = line.partition("=")
         values[name] = f"{values.get(name, '')} {value}"
     found = [word for word in _words(values.get("Environment", "")) if word.startswith(_OPTIONS)]
-    for path in re.findall(r"(/\S+) \(ignore_errors=", values.get("EnvironmentFiles", "")):  # they come last
-        found += _assigned(path)
+    for pattern in re.findall(r"(/.*?) \(ignore_errors=", values.get("EnvironmentFiles", "")):  # they come last
+        found += [value for path in sorted(glob(pattern)) for value in _assigned(path)]
     return found[-1].removeprefix(_OPTIONS) if found else ""
 
 
@@ -71,7 +72,7 @@ def _assigned(path: str) -> list[str]:
     """Return the assignments of CGPAUSE_OPTIONS in a file of EnvironmentFile=, unquoted; none if it cannot be read."""
     found: list[str] = []
     with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
+        for line in file.read().replace("\\\n", "").splitlines():
             name, is_set, value = line.strip().partition(_OPTIONS)
             if is_set and not name:
                 with suppress(ValueError):  # without its end a quote is part of the value; `main` reports it

@@ -81,6 +81,7 @@ def test_the_options_are_those_that_systemd_has_loaded(
         ("CGPAUSE_OPTIONS=--config /a b", "--config /a b"),
         ("CGPAUSE_OPTIONS='--config \"/a b\"'", '--config "/a b"'),
         ("CGPAUSE_OPTIONS='--config", "'--config"),
+        ("CGPAUSE_OPTIONS=--config /a \\\n--verbose", "--config /a --verbose"),
         ("# CGPAUSE_OPTIONS=--gone", "--verbose"),
         (None, "--verbose"),
     ],
@@ -88,10 +89,10 @@ def test_the_options_are_those_that_systemd_has_loaded(
 def test_a_file_of_the_unit_comes_after_its_own_lines(
     line: str | None, options: str, commands: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "cgpause"
+    file = tmp_path / "of cgpause"
     if line is not None:
         file.write_text(f"OTHER=1\n{line}\n")
-    shown = f"Environment=CGPAUSE_OPTIONS=--verbose\nEnvironmentFiles={file} (ignore_errors=yes)"
+    shown = f"Environment=CGPAUSE_OPTIONS=--verbose\nEnvironmentFiles={tmp_path}/of* (ignore_errors=yes)"
     executable(commands / "systemctl", f"cat <<'END'\n{shown}\nEND")
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
 
