@@ -175,9 +175,6 @@ def clean_up(argv: Sequence[str]) -> None:
     work, and resumes nothing.
     """
     options = parse_options(split_options(argv)[0])
-    # A disk that hangs must not keep the container from its end; the pods are resumed before a disk is needed.
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(int(STOP_S))
     try:
         # The own daemon has ended, so any daemon at work is another one, even in this cgroup. `restore`, which allows
         # a daemon in its own cgroup, cannot check this. It locks the tree itself.
@@ -195,8 +192,6 @@ def clean_up(argv: Sequence[str]) -> None:
     else:
         if code:
             log.error("not everything could be resumed %s", fields(status=code))
-    finally:
-        signal.alarm(0)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
