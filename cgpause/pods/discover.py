@@ -48,32 +48,33 @@ def _reporting(path: str, on_error: OnError) -> Iterator[None]:
 
 
 def kubepods_roots(root: str, on_error: OnError = lambda *_: None) -> list[tuple[str, CgroupDriver]]:
-    """Return path (relative to `root`) and driver of each cgroup named like a kubepods root, up to two levels deep.
-
-    It must belong to root, and so must the cgroup above it: a container that owns its cgroup can make such names, too.
-    """
+    """Return path (relative to `root`) and driver of each cgroup named like a kubepods root, up to two levels deep."""
     found = []
     with Cgroup(root, "") as top:
         for name, _ in top.children():
-            inner: list[tuple[str, CgroupDriver]] = []
-            with _reporting(name, on_error), top.child(name) as child:
-                if not child.owned_by_root():
-                    continue
-                driver = root_driver(name)
-                if driver is not None:
-                    found.append((name, driver))
-                    continue
-                inner = [(n, driver) for n, _ in child.children() if (driver := root_driver(n)) is not None]
-            for below, driver in inner:
-                path = os.path.join(name, below)
-                with _reporting(path, on_error), Cgroup(root, path) as nested:
-                    if nested.owned_by_root():
-                        found.append((path, driver))
+            driver = root_driver(name)
+            if driver is not None:
+                found.append((name, driver))
+                continue
+            with _reporting(name, on_error), top.child(name) as middle:
+                inner = [(os.path.join(name, n), root_driver(n)) for n, _ in middle.children()]
+                found += [(path, driver) for path, driver in inner if driver is not None]
     return sorted(found)
+
+
+def _is_roots(root: str, path: str) -> bool:
+    """Return whether a cgroup and the one above it belong to root: a container may own its cgroup, and name a child."""
+    try:
+        with Cgroup(root, path) as cgroup, Cgroup(root, os.path.dirname(path)) as above:
+            return cgroup.owned_by_root() and above.owned_by_root()
+    except CgpauseError:
+        return True  # the next step says what is wrong
 
 
 def find_kubepods(root: str, current: Cgroup | None = None) -> tuple[Cgroup, CgroupDriver] | None:
     """Open the kubepods root in use; None if there is none. An old kubelet leaves an empty second tree.
+
+    It belongs to root, or it is `current`.
 
     The order is: the root with processes and the most pods; then `current`, the root that the caller follows; then the
     root with the most pods. Between two jobs both roots are empty, and the second one keeps folders of pods that are
@@ -83,7 +84,7 @@ def find_kubepods(root: str, current: Cgroup | None = None) -> tuple[Cgroup, Cgr
         CgroupGoneError, KernelReadError: the cgroup root itself is missing or unreadable.
     """
     found: list[tuple[tuple[int, bool, int, bool], Cgroup, CgroupDriver]] = []
-    roots = dict(kubepods_roots(root))
+    roots = {path: driver for path, driver in kubepods_roots(root) if _is_roots(root, path)}
     if current is not None:
         roots[current.id.path] = root_driver(os.path.basename(current.id.path)) or CgroupDriver.CGROUPFS
     for path, driver in roots.items():
