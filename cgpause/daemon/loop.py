@@ -25,7 +25,7 @@ from cgpause.kernel.logfmt import fields
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tracked import SPARED_S
 from cgpause.policy.decide import Decision, State, decide
-from cgpause.policy.schedule import Schedule
+from cgpause.policy.schedule import Schedule, fast_ns
 from cgpause.telemetry.saver import Saver
 
 log = logging.getLogger(__name__)
@@ -166,7 +166,8 @@ class Loop:
             self.schedule = self.schedule.awake()  # with the next sample, look whether the program runs
         elif decision.tight and self.intake.look_at_ns(self.schedule, sample.headroom) < NEVER_NS:
             # A pod that cannot be seen to be made is decided on as soon as it is no longer spared.
-            self.schedule = self.schedule.awake().by(at_ns + int(SPARED_S * NS_PER_S))
+            wait_ns = max(int(SPARED_S * NS_PER_S), fast_ns(sample))
+            self.schedule = self.schedule.awake().by(sample.at_ns + wait_ns)
 
     def _take_sample(self, tick_ns: int, *, check: bool, details: bool) -> tuple[Sample, Decision]:
         """Take a sample and decide.

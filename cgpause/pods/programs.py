@@ -47,11 +47,12 @@ class Programs:
         self,
         pods: Mapping[CgroupId, TrackedPod],
         classifier: Classifier,
-        has_word: Callable[[TrackedPod], bool] = lambda _: True,
+        has_word: Callable[[TrackedPod, bool], bool] = lambda *_: True,
     ) -> None:
         """Begin with the tracked `pods`, which their owner keeps up to date, and tell `classifier` where one runs.
 
-        `has_word` is called for a pod whose containers are made; it returns whether the pod's own word is known.
+        `has_word` is called for a pod whose containers are made; it returns whether the pod's own word is known. Its
+        second argument is whether it may wait for that.
         """
         self._pods = pods
         self._has_word = has_word
@@ -87,14 +88,15 @@ class Programs:
 
         Return True if there is one. It may be about to take its first memory, so a decision must not wait.
         """
-        found = False
+        found, may_wait = False, True
         for key, until_ns in list(self._changed.items()):
             tracked = self._pods.get(key)
             if tracked is None or at_ns >= until_ns:
                 del self._changed[key]
             elif tracked.pod.protected is None:
                 made = is_made(tracked.cgroup)
-                if made and not self._has_word(tracked):
+                if made and not self._has_word(tracked, may_wait):
+                    may_wait = False  # only once in a look: the loop waits, too
                     continue
                 if made:
                     tracked.end_sparing(at_ns)

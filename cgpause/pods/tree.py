@@ -219,10 +219,11 @@ class PodTree:
         if not tracked.word_requested and heeds_word(tracked.pod.qos, name, self.config):
             tracked.word_requested = self.words.request(tracked.cgroup)
 
-    def _has_word(self, tracked: TrackedPod) -> bool:
+    def _has_word(self, tracked: TrackedPod, may_wait: bool) -> bool:  # noqa: FBT001 - a callback
         """Return whether the own word of a pod whose containers are made has been read; have it read at once.
 
-        Without that, a pod that its manifest protects could be paused at its start.
+        Without that, a pod that its manifest protects could be paused at its start. With `may_wait` the first call for
+        a pod waits for a few milliseconds.
         """
         if not heeds_word(tracked.pod.qos, self.names.pods.get(tracked.pod.uid), self.config):
             return True
@@ -230,7 +231,7 @@ class PodTree:
         if is_first:
             tracked.word_awaited = True
             self.request_word_again(tracked)
-        return not tracked.word_requested or self.words.is_answered(tracked.pod.cgroup, wait=is_first)
+        return not tracked.word_requested or self.words.is_answered(tracked.pod.cgroup, wait=is_first and may_wait)
 
     def take_words(self, at_ns: int) -> None:
         """Take in the pods' own words that were read since the last call."""

@@ -181,8 +181,8 @@ def must_keep_running(pod: Pod, stretch: Stretch | None, at_ns: int, config: Pau
     if stretch is None or stretch.resumed_ns is None:
         return False
     # If stretches of batch pods began together, all would become unstoppable together: only a pod's own turn counts.
-    # Nor does a run count that a pod began as a starting one, with other ones: in 678 simulated restarts of `priorities`
-    # that left 5 kills instead of 1. If it is a service after all, its first refused probe resumes it.
+    # Nor does a run count that a pod began as a starting one, with other ones: of 678 kills of the simulated load
+    # `priorities` that left 5 instead of 1. If it is a service after all, its first refused probe resumes it.
     is_spent = at_ns >= end_ns(pod, stretch, config)
     return stretch.turn or (is_spent and (pod.kind is not _BATCH or not stretch.resumed_by_policy))
 

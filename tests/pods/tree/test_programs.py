@@ -121,6 +121,19 @@ def test_a_pod_stays_spared_until_its_own_word_is_known(fake: FakeTree, tree: Po
     assert waits == [True, False, False], "the loop waits once"
 
 
+def test_in_one_look_the_loop_waits_for_one_word(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
+    """With 110 new pods and a reading that hangs, 3 ms for each would be a third of a second."""
+    waits: list[bool] = []
+    monkeypatch.setattr(programs, "is_made", lambda _: True)
+    monkeypatch.setattr(tree.words, "is_answered", lambda _, *, wait: waits.append(wait))
+    tree.refresh(0)
+    for number in range(3):
+        fake.add_pod(f"web-{number}")
+    tree.refresh(S)
+    assert not tree.programs.look(S + LOOK_NS)
+    assert waits == [True, False, False]
+
+
 def test_where_nothing_can_follow_no_look_costs_anything(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
     """A protected pod is never paused. A pod with nothing but its sandbox gets an event with its next container."""
     looks: list[str] = []
