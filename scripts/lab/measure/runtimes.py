@@ -32,13 +32,13 @@ _PROGRAM: Final = "date +%s%N; exec sleep 1000"
 _WAIT_S: Final = 60
 
 
-def make_bundle(runtime: str, folder: Path, cgroups_path: str) -> None:
-    """Make an OCI bundle whose root is a bind mount of this machine's root file system."""
+def make_bundle(runtime: str, folder: Path, cgroups_path: str, command: str) -> None:
+    """Make an OCI bundle that runs a shell's command, with a bind mount of this machine's root as its root."""
     run_tool([runtime, "spec"], cwd=folder)
     config = folder / "config.json"
     spec = json.loads(config.read_text())
     spec["root"] = {"path": "rootfs", "readonly": True}
-    spec["process"] |= {"terminal": False, "args": ["/bin/sh", "-c", _PROGRAM]}
+    spec["process"] |= {"terminal": False, "args": ["/bin/sh", "-c", command]}
     spec["linux"]["cgroupsPath"] = cgroups_path
     config.write_text(json.dumps(spec))
     # The mount comes last: after a failure before it, the folder can be removed without the machine's files in it.
@@ -84,7 +84,7 @@ def measure(runtime: str, parent: Path) -> dict[str, Any]:
     # Not in the folder of the bed: the next run removes its remains, and a bind mount of / would be among them.
     with tempfile.TemporaryDirectory(prefix="cgpause-runtimes.") as name:
         bundle = Path(name)
-        make_bundle(runtime, bundle, f"/{pod.relative_to(parent.parent)}/{scope_name('0' * 64)}")
+        make_bundle(runtime, bundle, f"/{pod.relative_to(parent.parent)}/{scope_name('0' * 64)}", _PROGRAM)
         try:
             times = [start_once(runtime, bundle, pod) for _ in range(STARTS)]
         finally:
