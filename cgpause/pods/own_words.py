@@ -28,8 +28,6 @@ _AGAIN_S = 0.2
 """Interval of readings while a runtime is still creating a container, for up to CREATING_S."""
 _PATIENCE_S = 1.0
 """Longest wait of a command for the words of all pods, and of the daemon's thread for the word of one."""
-_ANSWER_S = 0.003
-"""Longest wait of the loop for a reading that has been requested: one takes less than a millisecond."""
 _MOST_HELD_UP = 4
 """Most threads that wait for a pod each; the unit allows 16 tasks."""
 
@@ -51,7 +49,7 @@ class OwnWords:
         self._new.append(pod.id)
         return True
 
-    def is_answered(self, _: CgroupId, *, wait: bool) -> bool:  # noqa: ARG002 - as in OwnWordsThread
+    def is_answered(self, _: CgroupId) -> bool:
         """Return True: `take` reads at once."""
         return True
 
@@ -113,8 +111,6 @@ class OwnWordsThread(OwnWords):
         self._reading: _Reading | None = None
         self._unanswered: set[CgroupId] = set()
         """Requested pods of which something is left to read."""
-        self._answered = threading.Event()
-        """Set when a reading has ended."""
         self._held_up: set[CgroupId] = set()
         """Pods whose reading holds up an earlier thread."""
         self._is_logged = False
@@ -130,15 +126,9 @@ class OwnWordsThread(OwnWords):
         self._requested.put(pod.id)
         return True
 
-    def is_answered(self, key: CgroupId, *, wait: bool) -> bool:
-        """Return whether nothing is left to read of a pod; with `wait`, wait for that for up to _ANSWER_S."""
-        until_s = time.monotonic() + _ANSWER_S * wait
-        while key in self._unanswered:
-            left_s = until_s - time.monotonic()
-            if left_s <= 0 or not self._answered.wait(left_s):
-                return False
-            self._answered.clear()
-        return True
+    def is_answered(self, key: CgroupId) -> bool:
+        """Return whether nothing is left to read of a pod."""
+        return key not in self._unanswered
 
     def take(self) -> dict[CgroupId, OwnWord]:
         """Return the words found since the last call; start another thread if a pod holds up the present one."""
@@ -193,7 +183,6 @@ class OwnWordsThread(OwnWords):
                     if is_done or now_s >= until_s:
                         del self._pending[key]
                         self._unanswered.discard(key)
-                self._answered.set()
 
     def _wait(self, wait_s: float | None) -> list[CgroupId]:
         """Return the pods that the loop requests; wait for the first one up to `wait_s` seconds."""

@@ -104,8 +104,6 @@ class TrackedPod:
     """The pod's own word; None while none is known. The strongest of its containers stays: a manifest never changes."""
     word_requested: bool = False
     """Whether the word of the present containers was requested."""
-    word_awaited: bool = False
-    """Whether `PodTree` has had it read anew since all these containers are made."""
     check_at_ns: int = 0
     """Earliest time of the next check for programs in the pod."""
     expects_program: bool = False

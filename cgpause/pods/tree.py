@@ -219,19 +219,15 @@ class PodTree:
         if not tracked.word_requested and heeds_word(tracked.pod.qos, name, self.config):
             tracked.word_requested = self.words.request(tracked.cgroup)
 
-    def _has_word(self, tracked: TrackedPod, may_wait: bool) -> bool:  # noqa: FBT001 - a callback
-        """Return whether the own word of a pod whose containers are made has been read; have it read at once.
+    def _has_word(self, tracked: TrackedPod) -> bool:
+        """Return whether the own word of a pod whose containers are made is known; if not, have it read at once.
 
-        Without that, a pod that its manifest protects could be paused at its start. With `may_wait` the first call for
-        a pod waits for a few milliseconds.
+        Without that, a pod that its manifest protects could be paused at its start.
         """
-        if not heeds_word(tracked.pod.qos, self.names.pods.get(tracked.pod.uid), self.config):
+        if not tracked.word_requested or self.words.is_answered(tracked.pod.cgroup):
             return True
-        is_first = not tracked.word_awaited
-        if is_first:
-            tracked.word_awaited = True
-            self.request_word_again(tracked)
-        return not tracked.word_requested or self.words.is_answered(tracked.pod.cgroup, wait=is_first and may_wait)
+        self.request_word_again(tracked)
+        return False
 
     def take_words(self, at_ns: int) -> None:
         """Take in the pods' own words that were read since the last call."""
@@ -253,7 +249,6 @@ class PodTree:
 
     def note_container_change(self, tracked: TrackedPod, at_ns: int) -> None:
         """Take in a container's start or end: the pod's word is read again, and the pod may begin to listen."""
-        tracked.word_awaited = False
         self.request_word_again(tracked)
         self.programs.note_container_change(tracked, at_ns)
         self.classifier.note_container_change(tracked, at_ns)

@@ -190,10 +190,10 @@ def test_the_thread_waits_for_a_container_that_is_being_made(
         thread.request(two)
         wait_until(lambda: db.name in hear(thread, found), "the word of db")
         assert web.name not in found
-        assert not thread.is_answered(one.id, wait=True), "one container of it is being made"
+        assert not thread.is_answered(one.id), "one container of it is being made"
         put(containers(web)[1], start_process({"CGPAUSE": "protect"}))
         wait_until(lambda: web.name in hear(thread, found), "the word of web")
-        wait_until(lambda: all(thread.is_answered(pod.id, wait=True) for pod in (one, two)), "the answers")
+        wait_until(lambda: all(thread.is_answered(pod.id) for pod in (one, two)), "the answers")
     assert found == {web.name: OwnWord.PROTECT, db.name: OwnWord.SERVICE}
 
 

@@ -12,7 +12,7 @@ from helpers.processes import containers
 from helpers.trees import FakeTree
 
 from cgpause.core.clock import NEVER_NS
-from cgpause.core.model import CgroupId, PodUsage
+from cgpause.core.model import PodUsage
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.listening import Inside
 from cgpause.pods import programs
@@ -103,35 +103,41 @@ def test_a_pod_that_is_spared_for_longer_stays_so(fake: FakeTree, tree: PodTree,
 
 
 def test_a_pod_stays_spared_until_its_own_word_is_known(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
-    """Its manifest may protect it. A reading that hangs keeps no pod spared for longer than before."""
-    waits, answered = [], [False, False, True]
+    """Its manifest may protect it."""
+    answers = iter([False, False, True])
+    requested: list[str] = []
 
-    def is_answered(_: CgroupId, *, wait: bool) -> bool:
-        waits.append(wait)
-        return answered[len(waits) - 1]
+    def request(pod: Cgroup) -> bool:
+        requested.append(pod.path)
+        return True
 
     monkeypatch.setattr(programs, "is_made", lambda _: True)
-    monkeypatch.setattr(tree.words, "is_answered", is_answered)
+    monkeypatch.setattr(tree.words, "is_answered", lambda _: next(answers))
     tree.refresh(0)
     fake.add_pod("web-0")
     (tracked,) = tree.refresh(S)[0]
-    for number in range(1, 4):
-        assert tree.programs.look(S + number * LOOK_NS) is (number == 3)
-        assert (tracked.pod.spared_until_ns == S + number * LOOK_NS) is (number == 3)
-    assert waits == [True, False, False], "the loop waits once"
-
-
-def test_in_one_look_the_loop_waits_for_one_word(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
-    """With 110 new pods and a reading that hangs, 3 ms for each would be a third of a second."""
-    waits: list[bool] = []
-    monkeypatch.setattr(programs, "is_made", lambda _: True)
-    monkeypatch.setattr(tree.words, "is_answered", lambda _, *, wait: waits.append(wait))
-    tree.refresh(0)
+    monkeypatch.setattr(tree.words, "request", request)
     for number in range(3):
-        fake.add_pod(f"web-{number}")
-    tree.refresh(S)
-    assert not tree.programs.look(S + LOOK_NS)
-    assert waits == [True, False, False]
+        at_ns = S + LOOK_NS + number * MS
+        assert tree.programs.look_at_ns == at_ns
+        assert tree.programs.look(at_ns) is (number == 2)
+        assert (tracked.pod.spared_until_ns == at_ns) is (number == 2)
+    assert requested == [tracked.cgroup.path] * 2, "a request wakes the thread that reads"
+
+
+def test_a_word_that_cannot_be_read_keeps_no_pod_spared_for_longer(
+    fake: FakeTree, tree: PodTree, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(programs, "is_made", lambda _: True)
+    monkeypatch.setattr(tree.words, "is_answered", lambda _: False)
+    tree.refresh(0)
+    fake.add_pod("web-0")
+    (tracked,) = tree.refresh(S)[0]
+    spared_until_ns = S + int(SPARED_S * S)
+    assert not tree.programs.look(spared_until_ns - 1)
+    assert tree.programs.look(spared_until_ns)
+    assert tracked.pod.spared_until_ns == spared_until_ns
+    assert tree.programs.look_at_ns == NEVER_NS
 
 
 def test_where_nothing_can_follow_no_look_costs_anything(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
