@@ -14,6 +14,22 @@ ALL_BATCH = '[[pods]]\nmatch = "*/*"\nclass = "batch"\n'
 WALK_OFTEN = f"from cgpause.pods import refresh_times; refresh_times.REFRESH_NS = {S // 2}"
 
 
+def start_and_sample(tree: FakeTree, start: Start, config: str, before: str) -> Running:
+    """Start a daemon and wait for its first sample: to it, the pods of that one are not new."""
+    sampled = tree.folder / "sampled"
+    mark = f"""
+import pathlib
+from cgpause.pods.sampler import Sampler
+take = Sampler.sample
+def sample(*args, **options):
+    pathlib.Path({str(sampled)!r}).touch()
+    return take(*args, **options)
+Sampler.sample = sample"""
+    daemon = start(config, before=f"{mark}{before}")
+    wait_until(sampled.exists, "the first sample")
+    return daemon
+
+
 def test_facts_are_read_again_as_soon_as_memory_is_close(tree: FakeTree, start: Start) -> None:
     first = tree.add_pod("large", GIB // 2, memory_max=str(GIB))
     pod = tree.add_pod("resized", 32 * MIB, memory_max=str(32 * MIB))  # full: it can take no more
@@ -33,24 +49,16 @@ def test_facts_are_read_again_as_soon_as_memory_is_close(tree: FakeTree, start: 
 
 def test_a_program_that_a_slow_runtime_starts_is_counted_far_from_the_limit(tree: FakeTree, start: Start) -> None:
     """No event reports its start. While only the runtime ran, memory was not tight, and the daemon did not look."""
-    sampled, looked, started = (tree.folder / name for name in ("sampled", "looked", "started"))
+    looked, started = tree.folder / "looked", tree.folder / "started"
     look = f"""
-import pathlib
 from cgpause.kernel.listening import Inside
 from cgpause.pods import programs
-from cgpause.pods.sampler import Sampler
-take = Sampler.sample
-def sample(*args, **options):
-    pathlib.Path({str(sampled)!r}).touch()
-    return take(*args, **options)
-Sampler.sample = sample
 def inspect_pod(pod):
     pathlib.Path({str(looked)!r}).touch()
     runs = pathlib.Path({str(started)!r}).exists()
     return Inside(runtime=not runs, program=runs)
 programs.inspect_pod = inspect_pod"""
-    daemon = start(ALL_BATCH, before=look)
-    wait_until(sampled.exists, "the first sample: pods that it has are not new")
+    daemon = start_and_sample(tree, start, ALL_BATCH, look)
     # Each may take more than there is: memory is tight with the first one, also if the second appears later.
     pods = [tree.add_pod(name, memory_max=str(GIB + 100 * MIB)) for name in ("first", "second")]
     for pod in pods:
@@ -140,12 +148,11 @@ def test_a_new_pod_is_paused_as_soon_as_its_program_is_seen(tree: FakeTree, star
     """Here it would otherwise be spared for an hour; a real one takes its first memory in a tenth of a second."""
     runs = tree.folder / "runs"
     look = f"""
-import pathlib
 from cgpause.pods import programs, tracked
 programs.is_made = lambda _: pathlib.Path({str(runs)!r}).exists()
 tracked.SPARED_S = 3600.0"""
     old = tree.add_pod("old", GIB // 2, memory_max=str(64 * GIB))
-    daemon = start(f"{ALL_BATCH}[pause]\nsettle_s = 3600\n[protect]\nown_word = false\n", before=look)
+    daemon = start_and_sample(tree, start, f"{ALL_BATCH}[pause]\nsettle_s = 3600\n[protect]\nown_word = false\n", look)
     tree.set_used(HIGH)
     pod = tree.add_pod("new", 8 * MIB, memory_max=str(GIB))
 
@@ -155,7 +162,7 @@ tracked.SPARED_S = 3600.0"""
         rewrite(old / "memory.current", f"{current + 2 * MIB:020}\n")
         return cpu_max(pod) == PAUSED
 
-    daemon.wait_for_log("pod appeared")
+    daemon.wait_for_log("pod appeared pod=default/new")
     for _ in range(10):
         assert not new_one_is_paused(), "a runtime still makes its container"
         time.sleep(0.1)
