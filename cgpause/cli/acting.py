@@ -18,6 +18,7 @@ from cgpause.core.errors import CgpauseError, Exit, ProtectedError, printable
 from cgpause.core.lookup import find_pods, is_glob
 from cgpause.core.model import Mechanism, Result
 from cgpause.kernel.find_daemon import DaemonState, find_daemon
+from cgpause.ledger import high
 from cgpause.ledger.record import XATTR
 from cgpause.pods.discover import paused_cgroups
 from cgpause.pods.names import read_names
@@ -40,7 +41,7 @@ def pause_each(
     with given.tree(config) as tree, _noted_at_the_end(given) as done:
         pause = partial(
             byhand.pause,
-            config=config,
+            tree=tree,
             note=done.append,
             command="cgpause pause",
             mechanism=mechanism,
@@ -98,21 +99,7 @@ def resume_all(given: Globals, *, dry_run: bool) -> Exit:
     # Without configuration, which may not prevent a resume; names are read after it.
     root = given.root()
     if dry_run:
-        failed: list[CgpauseError] = []
-        found: dict[str, str] = {}
-        for pod, cgroup in paused_cgroups(root, lambda _, error: failed.append(error)):
-            try:
-                found[pod.cgroup.path] = byhand.would_resume(cgroup)
-            except CgpauseError as e:
-                failed.append(e)
-        labels = _labels(given, list(found))
-        lines = [f"{label} {words}" for label, words in zip(labels, found.values(), strict=True)]
-        lines += [f"{printable(kubepods.id.path)} would get its memory.high back" for kubepods in braked_roots(root)]
-        for line in lines or ([] if failed else ["nothing is paused"]):
-            typer.echo(line)
-        for error in failed:
-            typer.echo(f"cgpause: {said(error)}", err=True)
-        return Exit.NOT_RESTORED if failed else Exit.DONE
+        return _rehearse_all(given, root)
     outcomes = restore_all(root)
     labels = _labels(given, [outcome.path for outcome in outcomes])
     for label, outcome in zip(labels, outcomes, strict=True):
@@ -127,6 +114,31 @@ def resume_all(given: Globals, *, dry_run: bool) -> Exit:
     for event in events(outcomes, names, f"cgpause resume --all by {byhand.user()}", Result.OPERATOR):
         _note(given, event)
     return Exit.NOT_RESTORED if any(outcome.error is not None for outcome in outcomes) else Exit.DONE
+
+
+def _rehearse_all(given: Globals, root: str) -> Exit:
+    """Print what `resume_all` would do, and return its exit code."""
+    failed: list[CgpauseError] = []
+    found: dict[str, str] = {}
+    for pod, cgroup in paused_cgroups(root, lambda _, error: failed.append(error)):
+        try:
+            found[pod.cgroup.path] = byhand.would_resume(cgroup)
+        except CgpauseError as e:
+            failed.append(e)
+    labels = _labels(given, list(found))
+    lines = [f"{label} {words}" for label, words in zip(labels, found.values(), strict=True)]
+    for kubepods in braked_roots(root, lambda _, error: failed.append(error)):
+        try:
+            released = high.would_release(kubepods)
+        except CgpauseError as e:
+            failed.append(e)
+        else:
+            lines.append(f"{printable(kubepods.id.path)} {byhand.describe_rehearsal(released)}")
+    for line in lines or ([] if failed else ["nothing is paused"]):
+        typer.echo(line)
+    for error in failed:
+        typer.echo(f"cgpause: {said(error)}", err=True)
+    return Exit.NOT_RESTORED if failed else Exit.DONE
 
 
 def _labels(given: Globals, paths: Sequence[str]) -> list[str]:

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
-from cgpause.config.settings import Config
 from cgpause.core import durations
 from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import DamagedRecordError, PausedOtherwiseError, ProtectedError, printable
@@ -21,6 +20,8 @@ from cgpause.ledger import high, ledger
 from cgpause.ledger.ledger import Resumed
 from cgpause.ledger.plan import PauseRequest, plan_pause, plan_take_over
 from cgpause.pods.tracked import TrackedPod
+from cgpause.pods.tree import PodTree
+from cgpause.policy.rules import OWN_POD
 from cgpause.telemetry.events import Event, EventKind, make_event, resumed_event
 
 Note = Callable[[Event], None]
@@ -29,7 +30,7 @@ Note = Callable[[Event], None]
 
 def pause(
     tracked: TrackedPod,
-    config: Config,
+    tree: PodTree,
     note: Note,
     *,
     command: str,
@@ -38,18 +39,21 @@ def pause(
     force: bool = False,
     dry_run: bool = False,
 ) -> str:
-    """Pause a pod until an operator resumes it or `for_s` is over; `command` goes into the record's reason.
+    """Pause a pod of `tree` until an operator resumes it or `for_s` is over; `command` goes into the record's reason.
 
     If the daemon has paused the pod, the pause becomes the operator's, without a resume in between. If an operator has,
     `for_s` sets a new end.
 
     Raises:
-        ProtectedError: the pod is protected, and `force` is False.
+        ProtectedError: the pod is protected, or may be, and `force` is False; or cgpause runs in it.
         PausedOtherwiseError: the pod is paused already, but not as requested; nothing was changed.
         CgpauseError: as in the ledger.
     """
-    if tracked.pod.protected is not None and not force:
-        raise ProtectedError(f"{tracked.pod.label} is protected: {tracked.pod.protected}; --force overrides")
+    label, config, protected = tracked.pod.label, tree.config, tracked.pod.protected
+    if protected is not None and (not force or protected == OWN_POD):
+        raise ProtectedError(protected_text(label, protected))
+    if not force and tree.is_word_unread(tracked):
+        raise ProtectedError(f"{label} may be protected: its own word could not be read in time; --force overrides")
     at_ns = now_ns()
     request = PauseRequest(
         mechanism=mechanism or config.mechanism.first,
@@ -83,6 +87,12 @@ def pause(
         note(make_event(EventKind.EXTENDED, tracked.pod, request.reason, ends[1]))
         return f"stays paused ({record.mechanism}) by hand: {_new_end(ends[0], request)}"
     return _leave(record, request, mechanism)
+
+
+def protected_text(label: str, rule: str) -> str:
+    """Return the message for a pause of a protected pod, with the command that overrides the protection, if any."""
+    overrides = "" if rule == OWN_POD else f"; cgpause pause --force {label} overrides"
+    return f"{label} is protected: {rule}{overrides}"
 
 
 def _refuse_broken(cgroup: Cgroup, record: PauseRecord) -> None:
@@ -174,6 +184,15 @@ def describe_resume(resumed: Resumed | high.Released | None) -> str:
     if resumed.foreign:
         return f"resumed: cpu.max {resumed.cpu_max} was written by another program meanwhile, and stays"
     return f"resumed: cpu.max {resumed.cpu_max}"
+
+
+def describe_rehearsal(released: high.Released | None) -> str:
+    """Return the result that a release of memory.high would have, in words."""
+    if released is None:
+        return "is not paused"
+    if released.foreign:
+        return f"would keep its memory.high {high.text(released.high_bytes)}: another program wrote it"
+    return "would get its memory.high back"
 
 
 def _describe_pause(record: PauseRecord) -> str:

@@ -44,13 +44,16 @@ def throttled(stat: dict[str, int]) -> str:
 
 
 def warn_of_unread_words(tree: PodTree) -> None:
-    """Print a line on stderr if this process may not read the pods' own words, which the output then lacks."""
+    """Print a line on stderr if the own words of some pods could not be read, which the output then lacks."""
     if tree.words.is_refused:
         typer.echo(
             "cgpause: without root CGPAUSE cannot be read in the pods' environments: where a pod protects itself, or "
             "names its class, this output does not know it",
             err=True,
         )
+    unread = sum(map(tree.is_word_unread, tree.pods.values()))
+    if unread:
+        typer.echo(f"cgpause: {unread} own words of pods could not be read in time: these may be protected", err=True)
 
 
 def print_json(values: dict[str, Any]) -> None:

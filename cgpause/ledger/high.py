@@ -12,6 +12,8 @@ admin-guide/cgroup-v2.rst.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
@@ -161,10 +163,27 @@ def release(cgroup: Cgroup, *, known: HighRecord | None = None, wait_s: float = 
     """
     if known is None and cgroup.get_xattr(XATTR) is None:
         return None  # without the lock: there is nothing to do, so there is nothing to wait for
+    with _explained(cgroup), cgroup.locked(wait_s=wait_s):
+        record = _record(cgroup, known)
+        return None if record is None else _undo(cgroup, record)
+
+
+def would_release(cgroup: Cgroup) -> Released | None:
+    """Return the result that `release` would have; it writes nothing, and raises the same errors if it foresees them.
+
+    Raises:
+        LostOriginalError, RestoreError, CgroupGoneError: as in `release`.
+    """
+    with _explained(cgroup):
+        record = _record(cgroup, None)
+        return None if record is None else _outcome(record, _read(cgroup, record))
+
+
+@contextmanager
+def _explained(cgroup: Cgroup) -> Iterator[None]:
+    """Turn an error of a release into one that says what to do."""
     try:
-        with cgroup.locked(wait_s=wait_s):
-            record = _record(cgroup, known)
-            return None if record is None else _undo(cgroup, record)
+        yield
     except (BusyError, CgroupGoneError):
         raise
     except DamagedRecordError as e:
@@ -190,13 +209,17 @@ def _record(cgroup: Cgroup, known: HighRecord | None) -> HighRecord | None:
 
 def _undo(cgroup: Cgroup, record: HighRecord) -> Released:
     current = _read(cgroup, record)
-    ours = record.holds(current)
-    if ours:
+    if record.holds(current):
         cgroup.write(FILE, text(record.original_bytes))
-        current = record.original_bytes
     # The record goes last: until then it shows that something is left to undo.
     cgroup.remove_xattr(XATTR)
-    return Released(current, foreign=not ours and current != record.original_bytes)
+    return _outcome(record, current)
+
+
+def _outcome(record: HighRecord, current: int | None) -> Released:
+    """Return the result of a release that finds the value `current`."""
+    in_force = record.original_bytes if record.holds(current) else current
+    return Released(in_force, foreign=in_force != record.original_bytes)
 
 
 def _read(cgroup: Cgroup, record: HighRecord | None) -> int | None:

@@ -12,6 +12,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -29,44 +30,54 @@ _AGAIN_S = 0.2
 _PATIENCE_S = 1.0
 """Longest wait of a command for the words of all pods, and of the daemon's thread for the word of one."""
 _MOST_HELD_UP = 4
-"""Most threads that wait for a pod each; the unit allows 16 tasks."""
+"""Most threads that wait for a pod each; the unit allows 16 tasks. A command reads with as many."""
 
 
 class OwnWords:
-    """Reads pods' own words in `take`; after a reading that takes longer than _PATIENCE_S it reads no more."""
+    """Reads pods' own words in `take`, which waits for them; a process that holds its lock holds up one reader."""
 
     def __init__(self, root: str) -> None:
         """Read below the cgroup root `root`."""
         self._root = root
         self._found: dict[CgroupId, OwnWord] = {}
-        self._new: list[CgroupId] = []
-        self._hangs = False
+        self._due: deque[CgroupId] = deque()
+        self._unanswered: set[CgroupId] = set()
+        """Requested pods of which something is left to read."""
+        self._readers: list[threading.Thread] = []
         self.is_refused = False
         """Whether this process may not read the words of some pod."""
 
     def request(self, pod: Cgroup) -> bool:
         """Request the word of a pod with new containers; return False if it has to be requested again."""
-        self._new.append(pod.id)
+        self._unanswered.add(pod.id)
+        self._due.append(pod.id)
         return True
 
-    def is_answered(self, _: CgroupId) -> bool:
-        """Return True: `take` reads at once."""
-        return True
+    def is_answered(self, key: CgroupId) -> bool:
+        """Return whether nothing is left to read of a pod."""
+        return key not in self._unanswered
 
     def take(self) -> dict[CgroupId, OwnWord]:
         """Return the words found since the last call; wait for up to _PATIENCE_S seconds for those requested."""
-        if self._new and not self._hangs:
-            reading = threading.Thread(target=self._read_all, args=(self._new,), daemon=True)
-            with suppress(RuntimeError):  # no thread can be made now
-                reading.start()
-                reading.join(_PATIENCE_S)
-            self._hangs = reading.is_alive()
-        self._new = []
+        held_up = [reader for reader in self._readers if reader.is_alive()]
+        new: list[threading.Thread] = []
+        deadline_s = time.monotonic() + _PATIENCE_S
+        with suppress(RuntimeError):  # no thread can be made now
+            while self._due and len(held_up) + len(new) < _MOST_HELD_UP:
+                reader = threading.Thread(target=self._read_due, daemon=True)
+                reader.start()
+                new.append(reader)
+        for reader in new:
+            reader.join(max(0.0, deadline_s - time.monotonic()))
+        self._readers = held_up + new
         return self._found_now()
 
-    def _read_all(self, keys: list[CgroupId]) -> None:
-        for key in keys:
-            self._read(key, ContainerWords())
+    def _read_due(self) -> None:
+        with suppress(IndexError):
+            while True:
+                key = self._due.popleft()
+                self._read(key, ContainerWords())
+                self._unanswered.discard(key)
 
     def _found_now(self) -> dict[CgroupId, OwnWord]:
         return {key: self._found.pop(key) for key in list(self._found)}
@@ -109,8 +120,6 @@ class OwnWordsThread(OwnWords):
         """The thread that reads; only it changes `_pending` and `_reading`."""
         self._pending: dict[CgroupId, tuple[ContainerWords, float]] = {}
         self._reading: _Reading | None = None
-        self._unanswered: set[CgroupId] = set()
-        """Requested pods of which something is left to read."""
         self._held_up: set[CgroupId] = set()
         """Pods whose reading holds up an earlier thread."""
         self._is_logged = False
@@ -125,10 +134,6 @@ class OwnWordsThread(OwnWords):
         self._unanswered.add(pod.id)
         self._requested.put(pod.id)
         return True
-
-    def is_answered(self, key: CgroupId) -> bool:
-        """Return whether nothing is left to read of a pod."""
-        return key not in self._unanswered
 
     def take(self) -> dict[CgroupId, OwnWord]:
         """Return the words found since the last call; start another thread if a pod holds up the present one."""

@@ -224,10 +224,14 @@ class PodTree:
 
         Without that, a pod that its manifest protects could be paused at its start.
         """
-        if not tracked.word_requested or self.words.is_answered(tracked.pod.cgroup):
+        if not self.is_word_unread(tracked):
             return True
         self.request_word_again(tracked)
         return False
+
+    def is_word_unread(self, tracked: TrackedPod) -> bool:
+        """Return True if the pod's own word counts, and could not be read so far."""
+        return tracked.word_requested and not self.words.is_answered(tracked.pod.cgroup)
 
     def take_words(self, at_ns: int) -> None:
         """Take in the pods' own words that were read since the last call."""

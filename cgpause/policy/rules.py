@@ -21,6 +21,8 @@ OPT_OUT_XATTRS = ("user.cgpause.protect", "user.oomd_omit", "user.oomd_avoid")
 """Our own mark and those of systemd-oomd; as there, they count only if root owns the cgroup
 (systemd.resource-control(5)). systemd removes its own two marks from a slice whenever it applies the unit again, unless
 the unit's ManagedOOMPreference= asks for them (cgroup_xattr_apply in systemd's src/core/cgroup.c)."""
+OWN_POD = "cgpause itself runs in it"
+"""Why cgpause's own pod is protected. No command overrides that: nobody could resume the pod any more."""
 VARIABLE = "CGPAUSE"
 """The environment variable with a pod's own word."""
 
@@ -43,7 +45,7 @@ def protection(
     None where it does not count.
     """
     if holds_us:
-        return "cgpause itself runs in it"
+        return OWN_POD
     for xattr in opt_outs:
         return f"xattr {xattr} is set on its cgroup"
     protect = config.protect

@@ -129,23 +129,69 @@ def test_a_command_reads_the_words_at_once(fake: FakeTree) -> None:
     tree.close()
 
 
-def test_a_command_waits_only_once_for_a_process_that_keeps_its_lock(fake: FakeTree, monkeypatch: Patch) -> None:
-    """`/proc/<pid>/environ` waits for the mmap_lock of the process; a lock that the test holds stands for it."""
-    lock, readings = threading.Lock(), []
+@pytest.fixture
+def pods(fake: FakeTree, start_process: Start) -> list[Path]:
+    """Return three pods whose processes all say protect."""
+    made = [fake.add_pod(f"pod-{number}") for number in range(3)]
+    for pod in made:
+        for folder in containers(pod):
+            put(folder, start_process({"CGPAUSE": "protect"}))
+    return made
 
-    def read_waiting(_: ContainerWords, pod: Cgroup) -> None:
-        readings.append(pod.path)
-        lock.acquire()
-        lock.release()
+
+def hold_up(monkeypatch: Patch, *pods: Path) -> threading.Lock:
+    """Let the readings of some pods wait for the lock that is returned; one of 0.05 s takes too long."""
+    lock, read, names = threading.Lock(), ContainerWords.read, {pod.name for pod in pods}
+
+    def read_waiting(words: ContainerWords, pod: Cgroup) -> OwnWord | None:
+        if os.path.basename(pod.path) in names:
+            with lock:
+                pass
+        return read(words, pod)
 
     monkeypatch.setattr(ContainerWords, "read", read_waiting)
     monkeypatch.setattr("cgpause.pods.own_words._PATIENCE_S", 0.05)
-    for name in ("web", "db", "job"):
-        fake.add_pod(name)
+    return lock
+
+
+def test_a_process_that_keeps_its_lock_costs_a_command_its_own_word_only(
+    fake: FakeTree, pods: list[Path], monkeypatch: Patch
+) -> None:
+    """`/proc/<pid>/environ` waits for the mmap_lock of the process; a lock that the test holds stands for it."""
+    hung, *others = (pod.name for pod in pods)
     tree = PodTree(str(fake.root), str(fake.log_dir), Config())
-    with lock:
-        assert len(tree.refresh(0)[0]) == 3, "it goes on without the words"
-        assert len(readings) == 1
+    with hold_up(monkeypatch, pods[0]):
+        wait_until(lambda: len(words_of(tree)) == 2, "the words of the others")
+        assert words_of(tree).keys() == set(others)
+        assert [os.path.basename(key.path) for key, pod in tree.pods.items() if tree.is_word_unread(pod)] == [hung]
+    wait_until(lambda: len(words_of(tree)) == 3, "the word of the pod that has gone on")
+    assert not any(map(tree.is_word_unread, tree.pods.values()))
+    tree.close()
+
+
+def words_of(tree: PodTree) -> dict[str, OwnWord]:
+    """Refresh the tree; return the known own words, by the name of the pod's folder."""
+    tree.refresh(0)
+    return {os.path.basename(key.path): one.word for key, one in tree.pods.items() if one.word is not None}
+
+
+def test_a_command_starts_four_readers_at_most(fake: FakeTree, monkeypatch: Patch) -> None:
+    made = [fake.add_pod(f"pod-{number}") for number in range(6)]
+    started = []
+    start = threading.Thread.start
+
+    def start_and_count(thread: threading.Thread) -> None:
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_and_count)
+    tree = PodTree(str(fake.root), str(fake.log_dir), Config())
+    with hold_up(monkeypatch, *made):
+        for at_ns in range(5):
+            tree.refresh(at_ns)
+        assert len(started) == 4
+        assert all(map(tree.is_word_unread, tree.pods.values())), "nobody may pause them without --force"
+    wait_until(lambda: not (words_of(tree) or any(map(tree.is_word_unread, tree.pods.values()))), "an end")
     tree.close()
 
 
@@ -259,31 +305,6 @@ def test_a_pod_that_has_gone_or_was_made_again_gets_no_word(fake: FakeTree, web:
         assert thread._read(cgroup.id._replace(inode=cgroup.id.inode + 1), ContainerWords())
         assert thread._read(cgroup.id._replace(path=cgroup.id.path + "x"), ContainerWords())
         assert thread.take() == {}
-
-
-@pytest.fixture
-def pods(fake: FakeTree, start_process: Start) -> list[Path]:
-    """Return three pods whose processes all say protect."""
-    made = [fake.add_pod(f"pod-{number}") for number in range(3)]
-    for pod in made:
-        for folder in containers(pod):
-            put(folder, start_process({"CGPAUSE": "protect"}))
-    return made
-
-
-def hold_up(monkeypatch: Patch, *pods: Path) -> threading.Lock:
-    """Let the readings of some pods wait for the lock that is returned; one of 0.05 s takes too long."""
-    lock, read, names = threading.Lock(), ContainerWords.read, {pod.name for pod in pods}
-
-    def read_waiting(words: ContainerWords, pod: Cgroup) -> OwnWord | None:
-        if os.path.basename(pod.path) in names:
-            with lock:
-                pass
-        return read(words, pod)
-
-    monkeypatch.setattr(ContainerWords, "read", read_waiting)
-    monkeypatch.setattr("cgpause.pods.own_words._PATIENCE_S", 0.05)
-    return lock
 
 
 def test_a_process_that_keeps_its_lock_holds_up_the_word_of_its_own_pod_only(

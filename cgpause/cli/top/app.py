@@ -28,7 +28,7 @@ from cgpause.cli.top.keys import LONE_ESC_S, REDRAW, KeyDecoder
 from cgpause.cli.top.reader import Reader
 from cgpause.cli.top.screen import render, settled, visible_rows
 from cgpause.cli.top.terminal import Signals, Terminal
-from cgpause.cli.top.ui import PAST, Act, Deed, Mode, Ui, protected_text, update
+from cgpause.cli.top.ui import PAST, Act, Deed, Mode, Ui, update
 from cgpause.cli.top.values import NodeView, SeenPod
 from cgpause.config.settings import Config
 from cgpause.core.clock import now_ns
@@ -48,6 +48,8 @@ _LONGEST_WAIT_S = 3600
 """Longest time for one `poll`, which takes at most 24 days."""
 _OWN_SHARE = 0.25
 """Largest share of the time spent on refreshes; on a busy or slow node they come less than once a second."""
+_RELOAD_S = 5.0
+"""Interval of loading the configuration again, which takes 2 ms."""
 _BLIND_S = 0.1
 """If drawing a question takes longer (Ctrl-S stops the terminal), keys typed meanwhile are no answer to it."""
 _ONE_FRAME = "cgpause status prints the node once"
@@ -104,7 +106,9 @@ class _Live:
         self.decoder = KeyDecoder()
         self.size = self.terminal.size()
         self.ui = Ui()
-        self.due_s = 0.0
+        self.due_s = self.reload_at_s = 0.0
+        self.problem: str | None = None
+        """Why the configuration could not be loaded again."""
         self.snapshot = self._read()
 
     def run(self, fd_in: int) -> None:
@@ -186,10 +190,23 @@ class _Live:
 
     def _read(self) -> NodeView:
         started_s = time.monotonic()
+        if started_s >= self.reload_at_s:
+            self.reload_at_s, self.problem = started_s + _RELOAD_S, self._reload()
         snapshot = self.reader.read(now_ns(), self._described())
+        snapshot = replace(snapshot, error=snapshot.error or self.problem)
         took_s = time.monotonic() - started_s
         self.due_s = started_s + max(self.every_s, took_s / _OWN_SHARE)
         return snapshot
+
+    def _reload(self) -> str | None:
+        """Load the configuration again, as the daemon does on a reload; return the error if it is broken."""
+        try:
+            config = self.load()
+        except ConfigError as e:
+            return broken_text(e)
+        if config != self.reader.tree.config:
+            self.reader.configure(config)
+        return None
 
     def _described(self) -> CgroupId | None:
         return self.ui.selected if self.ui.describing else None
@@ -206,6 +223,11 @@ class _Live:
     def _render(self) -> SegmentLines:
         self.ui = settled(self.ui, self.snapshot, *self.size)
         return render(self.snapshot, self.ui, *self.size)
+
+
+def broken_text(error: ConfigError) -> str:
+    """Return the mistakes in the configuration in one line."""
+    return f"the configuration is broken: {'; '.join(map(printable, str(error).splitlines()))}"
 
 
 def act(reader: Reader, load: Load, keep: Keep, intent: Act) -> tuple[str, bool]:
@@ -228,19 +250,16 @@ def _do(reader: Reader, load: Load, note: Note, deed: Deed, pod: SeenPod) -> tup
         if deed is Deed.RESUME:
             return f"{label} {byhand.resume(tracked, note, command=COMMAND)}", False
         # An operator may have protected the pod since the last refresh: by a rule, or by a mark on the pod.
-        config = load()
-        reader.configure(config)
+        reader.configure(load())
         reader.tree.update_facts(tracked, now_ns())
         mechanism = Mechanism.FREEZE if deed is Deed.FREEZE else None
-        return f"{label} {byhand.pause(tracked, config, note, command=COMMAND, mechanism=mechanism)}", False
+        return f"{label} {byhand.pause(tracked, reader.tree, note, command=COMMAND, mechanism=mechanism)}", False
     except ConfigError as e:
-        problems = "; ".join(printable(line) for line in str(e).splitlines())
-        return f"{label} stays as it is: the configuration is broken: {problems}", True
-    except ProtectedError:
-        return protected_text(label, printable(tracked.pod.protected or "by a rule")), True
+        return f"{label} stays as it is: {broken_text(e)}", True
     except CgpauseError as e:
         # A failed resume has the kernel's error as its cause.
         refused = [one for one in (e, e.__cause__) if isinstance(one, KernelError)]
         if any(one.errno in (errno.EACCES, errno.EPERM) for one in refused):
             return f"not permitted: run cgpause top as root to {deed} pods ({e})", True
-        return f"{label}: {printable(str(e))}", True
+        about = "" if isinstance(e, ProtectedError) else f"{label}: "
+        return f"{about}{printable(str(e))}", True

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from itertools import groupby
 
+from cgpause.cli.byhand import protected_text
 from cgpause.cli.top import keys
 from cgpause.cli.top.values import NodeView, PodState, SeenPod
 from cgpause.core.model import CgroupId, Mechanism, Owner
@@ -302,8 +303,3 @@ def _refusal(seen: SeenPod, deed: Deed) -> str | None:
     elif protected is not None:
         return protected_text(seen.label, protected)
     return None
-
-
-def protected_text(label: str, rule: str) -> str:
-    """Return the message for a pause of a protected pod, with the command that overrides the protection."""
-    return f"{label} is protected: {rule}; cgpause pause --force {label} overrides"

@@ -16,6 +16,7 @@ from cgpause.core.model import Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.find_daemon import DaemonState, FoundDaemon
 from cgpause.ledger import ledger
+from cgpause.pods.tree import PodTree
 
 
 def test_pausing_and_resuming_twice_change_nothing(tree: FakeTree, web: Path, monkeypatch: Patch) -> None:
@@ -204,12 +205,34 @@ def test_a_protected_pod_is_refused_by_its_rule_and_force_overrides(tree: FakeTr
 
     assert refused.exit_code == 4
     rule = "rule 1 ([[pods]] match = '*/web')"
-    assert refused.stderr.startswith(f"cgpause: default/web is protected: {rule}; --force overrides")
+    assert refused.stderr.startswith(
+        f"cgpause: default/web is protected: {rule}; cgpause pause --force default/web overrides"
+    )
     assert (cpu_max(web), cpu_max(db)) == ("max 100000", THROTTLED)
     assert run(tree, *pause, "web", "--force").exit_code == 0
     assert cpu_max(web) == THROTTLED
     assert run(tree, "resume", "web").exit_code == 0
     assert cpu_max(web) == "max 100000"
+
+
+def test_force_does_not_pause_the_pod_in_which_cgpause_runs(tree: FakeTree, web: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("CGPAUSE_POD_UID", tree.uids["web"])
+    refused = run(tree, "pause", "web", "--force", "--mechanism", "freeze")
+    assert (refused.exit_code, refused.stdout) == (4, "")
+    assert refused.stderr == "cgpause: default/web is protected: cgpause itself runs in it\n"
+    assert records_left(tree.root) == []
+
+
+@pytest.mark.parametrize("dry_run", [[], ["--dry-run"]], ids=["real", "dry"])
+def test_a_pod_whose_own_word_could_not_be_read_is_paused_by_force_only(
+    tree: FakeTree, web: Path, monkeypatch: Patch, dry_run: list[str]
+) -> None:
+    monkeypatch.setattr(PodTree, "is_word_unread", lambda *_: True)
+    refused = run(tree, "pause", "web", *dry_run)
+    assert (refused.exit_code, refused.stdout) == (4, "")
+    assert "default/web may be protected: its own word could not be read in time" in refused.stderr
+    assert run(tree, "pause", "web", "--force", *dry_run).exit_code == 0
+    assert "1 own words of pods could not be read in time" in run(tree, "status").stderr
 
 
 def test_a_relative_cgroup_root_works(tree: FakeTree, web: Path, monkeypatch: Patch) -> None:

@@ -7,7 +7,7 @@ import os
 import pytest
 from helpers.commandline import THROTTLED, invoke, run, with_config
 from helpers.fixtures import Patch
-from helpers.trees import FakeTree, cpu_max, pause_pod
+from helpers.trees import FakeTree, cpu_max, damage, pause_pod
 
 from cgpause.cli import byhand
 from cgpause.core.errors import Exit
@@ -111,3 +111,17 @@ def test_resume_all_gives_memory_high_back(tree: FakeTree) -> None:
     assert invoke(*all_of_it, "--dry-run").stdout == f"{tree.kubepods.name} would get its memory.high back\n"
     assert invoke(*all_of_it).stdout == f"{tree.kubepods.name} released: memory.high max\n"
     assert invoke(*all_of_it, "--dry-run").stdout == "nothing is paused\n"
+
+
+def test_a_rehearsal_of_memory_high_says_what_the_release_says(tree: FakeTree) -> None:
+    (tree.kubepods / "memory.high").write_text("max\n")
+    with Cgroup(str(tree.root), tree.kubepods.name) as kubepods:
+        high.set_high(kubepods, 1 << 20, 1)
+    all_of_it = ("--cgroup-root", str(tree.root), "resume", "--all")
+    (tree.kubepods / "memory.high").write_text("4096\n")
+    words = "would keep its memory.high 4096: another program wrote it"
+    assert invoke(*all_of_it, "--dry-run").stdout == f"{tree.kubepods.name} {words}\n"
+    damage(tree.kubepods, high.XATTR)
+    rehearsed, done = invoke(*all_of_it, "--dry-run"), invoke(*all_of_it)
+    assert (rehearsed.exit_code, rehearsed.stdout, rehearsed.stderr) == (6, "", done.stderr)
+    assert done.exit_code == 6

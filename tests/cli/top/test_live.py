@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from helpers.commandline import MIB, argv
 from helpers.terminals import TerminalProgram, wait_until_stopped
-from helpers.trees import FakeTree, cpu_max, records_left, wait_until
+from helpers.trees import FakeTree, cpu_max, records_left, rewrite, wait_until
 
 from cgpause.core.errors import Exit
 
@@ -66,6 +66,17 @@ def select(program: TerminalProgram, label: str) -> None:
         program.type(DOWN)
         program.wait_for(lambda _: program.line_with("▶ ") != before)  # noqa: B023 - called at once
     pytest.fail(f"{label} cannot be selected:\n{program.text}")
+
+
+def test_a_changed_configuration_counts_from_the_next_seconds_on(tree: FakeTree) -> None:
+    file = tree.folder / "config.toml"
+    file.write_text('[[pods]]\nmatch = "default/db"\nprotect = true\n')
+    with shown(tree, options=["--config", str(file)]) as program:
+        program.wait_for(lambda _: "protected" in program.line_with("default/db"))
+        rewrite(file, "# nothing is protected any more".ljust(80) + "\n")
+        program.wait_for(lambda _: "protected" not in program.line_with("default/db"))
+        rewrite(file, "polycy = 1".ljust(90) + "\n")
+        program.wait_for("the configuration is broken")
 
 
 def test_a_pod_is_paused_after_a_yes_and_resumed(tree: FakeTree) -> None:
