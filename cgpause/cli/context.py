@@ -6,7 +6,6 @@ Each method imports what it needs: most commands need little of it, and start fa
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -46,8 +45,7 @@ class Globals(Places):
                 problem = f"this is not in the history: {printable(path)}: {e.strerror}"
         if self.cgroup_root is None and os.geteuid() == 0:
             with closing(journal.Journal(journal.UNIT)) as to:
-                if not to.send(event.line, 6, event.journal):
-                    sys.stderr.write(f"{event.line}\n")  # in a container there is no journal
+                to.send(event.line, 6, event.journal)  # in a container there is no journal
         return problem
 
     def recorded_pauses(self) -> dict[PauseKey, PauseRecord]:

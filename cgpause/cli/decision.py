@@ -34,22 +34,33 @@ def decide_now(
     Raises:
         CgpauseError: memory cannot be read.
     """
-    for tracked in tree.pods.values():
-        tracked.see_record()
     growths, details_ns = Growths(peaks=Peaks(peaks)), 0
     deadline = time.monotonic() + (watch_s if config.policy is Policy.RESERVE else 0)
     while time.monotonic() < deadline:
-        sample = sampler.sample(now_ns())
-        if sample.at_ns >= details_ns:  # page cache that a pod takes meanwhile is no growth
-            details_ns = sample.at_ns + NS_PER_S
+        at_ns = now_ns()
+        is_due = at_ns >= details_ns
+        if is_due:
+            details_ns = at_ns + NS_PER_S
+            _refresh(tree, at_ns)
+        sample = sampler.sample(at_ns)
+        if is_due:  # page cache that a pod takes meanwhile is no growth
             sample = sampler.add_details(sample)
         growths = learn(growths, sample)
         time.sleep(FAST_NS / NS_PER_S)
+    _refresh(tree, now_ns())
     sample = sampler.add_details(sampler.sample(now_ns()))
     # As if the daemon's next check were due: the time and number of its checks are known to the daemon alone.
     checked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)
     _, verdicts = explain(State(watermark=checked, reserve=ReserveState(growths)), sample, config)
     return sample, verdicts
+
+
+def _refresh(tree: PodTree, at_ns: int) -> None:
+    """Refresh the pods, their programs and their records: the daemon pauses and resumes pods meanwhile."""
+    tree.refresh(at_ns)
+    tree.check_programs(at_ns)
+    for tracked in tree.pods.values():
+        tracked.see_record()
 
 
 def rule(verdict: Verdict, headroom: Headroom, config: Config) -> str:

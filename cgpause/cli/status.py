@@ -80,7 +80,9 @@ def read_status(tree: PodTree, sampler: Sampler, chosen: Container[CgroupId]) ->
         MalformedError, KernelReadError: the memory of node or kubepods cannot be read.
     """
     headroom, daemon = sampler.headroom(), find_daemon(tree.root)
-    pods = [pod_values(tracked) for key, tracked in tree.pods.items() if key in chosen]
+    read = [(tracked, pod_values(tracked)) for key, tracked in tree.pods.items() if key in chosen]
+    # Pods end at any time: that is no error.
+    pods = [values for tracked, values in read if values["error"] is None or tracked.cgroup.exists()]
     pods.sort(key=lambda pod: (pod["paused"] is None, -(pod["memory_current_bytes"] or 0), pod["cgroup"]))
     return {
         "schema": SCHEMA,
@@ -196,22 +198,23 @@ def text(status: dict[str, Any], width: int, *, wide: bool) -> Group:
     stalled = "unknown (psi=0)"
     if pressure is not None:
         stalled = f"some {pressure['some_avg10']:.2f} %, full {pressure['full_avg10']:.2f} %"
-    total, available, headroom = (
-        output.memory(node[f"{name}_bytes"]) for name in ("memory_total", "memory_available", "headroom")
-    )
+    total, headroom = output.memory(node["memory_total_bytes"]), output.memory(node["headroom_bytes"])
+    node_pct = 100 * (1 - node["memory_available_bytes"] / node["memory_total_bytes"])
     lines = [
-        f"node      {total}, {available} available, {headroom} headroom, {node['used_pct']:.1f} % used",
+        f"node      {node_pct:.1f} % of {total} used, {headroom} headroom",
         f"pressure  {stalled}",
         f"daemon    {_DAEMON[status['daemon']['state']]}" + ("" if pid is None else f" (pid {pid})"),
     ]
     if kubepods is None:
         return Group(*lines, "kubepods  none on this node (yet)")
     limit = kubepods["memory_max_bytes"]
-    of = "without a limit" if limit is None else f"of {output.memory(limit)}"
+    of = "" if limit is None else f" of {output.memory(limit)}"
+    kubepods_used = kubepods["memory_used_bytes"]
+    cache = output.memory(max(kubepods["memory_current_bytes"] - kubepods_used, 0))
     used = output.memory(totals["memory_current_bytes"])
     errors = f", {totals['errors']} with an error" if totals["errors"] else ""
     lines += [
-        f"kubepods  {output.memory(kubepods['memory_current_bytes'])} {of}, {printable(kubepods['cgroup'])}",
+        f"kubepods  {output.memory(kubepods_used)}{of}, +{cache} cache, {printable(kubepods['cgroup'])}",
         f"pods      {totals['pods']}: {totals['paused']} paused, {totals['protected']} protected{errors}; {used} used",
         "",
     ]

@@ -191,10 +191,10 @@ def test_the_status_of_a_node_reads_like_this(capsys: Capture) -> None:
 
     why = "memory use 91.0 % >= upper 90 %"
     assert [re.sub(r"  +", "  ", line) for line in lines] == [
-        "node  8.00Gi, 6.00Gi available, 512.0Mi headroom, 50.0 % used",
+        "node  25.0 % of 8.00Gi used, 512.0Mi headroom",
         "pressure  some 1.25 %, full 0.50 %",
         "daemon  running (pid 812)",
-        "kubepods  600.0Mi of 1.00Gi, kubepods",
+        "kubepods  512.0Mi of 1.00Gi, +88.0Mi cache, kubepods",
         "pods  8: 5 paused, 1 protected, 1 with an error; 700.0Mi used",
         "",
         "POD  QOS  CLASS  MEMORY  LIMIT  CPU LIM  THR  STATE",

@@ -48,16 +48,23 @@ class _Column:
 
 
 def full_in(seen: SeenPod) -> str:
-    """Return the time until the pod reaches its limit; "-" if it is long, "" without a limit."""
+    """Return the time until the pod has filled its limit without page cache; "-" if it is long, "" without a limit."""
     limit, current = seen.pod.memory_max_bytes, seen.current_bytes
-    return "" if limit is None or current is None else time_left(max(limit - current, 0), seen.growth) or "-"
+    if limit is None or current is None:
+        return ""
+    return time_left(max(limit - current + _cache(seen, current), 0), seen.growth) or "-"
+
+
+def _cache(seen: SeenPod, current: int) -> int:
+    """Return the page cache that the kernel can reclaim from the pod, in bytes; never more than `current`."""
+    return min(seen.pod.reclaimable_bytes, current)
 
 
 def _use(seen: SeenPod) -> Text:
     limit, current = seen.pod.memory_max_bytes, seen.current_bytes
     if limit is None or current is None:
         return Text()
-    cache = min(seen.pod.reclaimable_bytes, current)
+    cache = _cache(seen, current)
     used = current - cache
     ratio = used / limit if limit else 1.0
     style = "short" if ratio > 0.95 else "close" if ratio > 0.8 else "calm"

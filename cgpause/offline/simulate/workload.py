@@ -154,7 +154,7 @@ class ServicesOptions(_LastingOptions):
 
     count: int = setting(1, "How many pods.", low=1, high=MAX_SERVICES)
     lasts_s: float | None = setting(
-        None, "For how long it is there; until the last job has finished unless set.", unit="s", above=0
+        None, "For how long it is there; until the last job has finished unless set.", unit="s", above=0, high=1e9
     )
 
 

@@ -14,7 +14,7 @@ from helpers.terminals import TerminalProgram
 from helpers.trees import FakeTree, damage, pause_pod, rewrite
 
 from cgpause.core.clock import now_ns
-from cgpause.core.model import CpuMax, Mechanism
+from cgpause.core.model import CpuMax, Mechanism, Owner
 from cgpause.core.paths import LEARNED_FILE
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
@@ -269,6 +269,25 @@ def test_a_pod_that_goes_meanwhile_is_no_such_pod(tree: FakeTree, monkeypatch: P
 
     assert result.exit_code == 3
     assert "cgroup is gone" in result.stderr
+
+
+def test_what_the_daemon_does_meanwhile_counts(tree: FakeTree, monkeypatch: Patch) -> None:
+    web, db = tree.add_pod("web", 64 * MIB), tree.add_pod("db", 64 * MIB)
+    pause_pod(tree.root, web, Owner.DAEMON)
+    real = time.sleep
+
+    def sleep_and_act(seconds: float) -> None:
+        real(seconds)
+        if "new" not in tree.uids:
+            with Cgroup(str(tree.root), str(web.relative_to(tree.root))) as cgroup:
+                ledger.resume(cgroup)
+            pause_pod(tree.root, db, Owner.DAEMON)
+            tree.add_pod("new")
+
+    monkeypatch.setattr(time, "sleep", sleep_and_act)
+    pods = {pod["name"]: pod["verdict"] for pod in told(tree, "explain", "--for", "1s", config="")["pods"]}
+    assert pods.keys() == {"web", "db", "new"}
+    assert ["paused" in pods[name] or "resume" in pods[name] for name in ("web", "db")] == [False, True]
 
 
 def test_page_cache_that_a_pod_takes_meanwhile_is_no_growth(tree: FakeTree, monkeypatch: Patch) -> None:

@@ -29,6 +29,7 @@ from rich.console import Console
 from cgpause.cli.top.head import fall_rate
 from cgpause.cli.top.parts import ASCII, UNICODE
 from cgpause.cli.top.screen import render, settled
+from cgpause.cli.top.table import full_in
 from cgpause.cli.top.terminal import Terminal, encoding_of, is_ascii
 from cgpause.cli.top.ui import Act, Deed, Mode, Sort, Ui, settle
 from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodState, SeenPod
@@ -48,6 +49,11 @@ def described(index: int = 1) -> tuple[NodeView, Ui]:
 def marked() -> Ui:
     pods = busy_snapshot().pods
     return Ui(grouped=True, selected=pods[3].key, marked=frozenset({pods[1].key, pods[2].key}))
+
+
+def test_page_cache_is_room_until_the_limit_is_full() -> None:
+    pod = make_pod("reads", current_bytes=GIB, memory_max_bytes=GIB, reclaimable_bytes=900 * MIB, growth=MIB)
+    assert full_in(pod) == "15m00s"
 
 
 def without_psi() -> NodeView:
