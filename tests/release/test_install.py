@@ -208,6 +208,24 @@ def test_a_unit_is_written_as_a_whole_or_the_install_ends(failing: str, tmp_path
     assert [path.read_text() for path in unit.parent.iterdir()] == ["old\n"]
 
 
+def test_wheels_of_another_state_of_the_checkout_are_refused(tmp_path: Path, commands: Path) -> None:
+    site = tmp_path / "release/lib/python3.11/site-packages/cgpause"
+    shutil.copytree(REPO / "cgpause", site, ignore=shutil.ignore_patterns("__pycache__"))
+    executable(commands / "python", "")
+    build = f"""
+        wheels=/wheels python=python; find_pip() {{ :; }}; run_pip() {{ :; }}; fingerprint() {{ :; }}
+        mkdir -p {tmp_path}/release/bin; cp {commands}/python {tmp_path}/release/bin
+        build {tmp_path}/release || exit 1
+        """
+    run("bash", installer(tmp_path, build), commands, 0)
+    changed = site / "core/clock.py"
+    changed.write_text(changed.read_text() + "\n")
+
+    said = run("bash", installer(tmp_path, build), commands, 2)
+
+    assert "/wheels is not of this checkout; make it again" in said
+
+
 # --- the Debian package's postinst -----------------------------------------------------------------------------------
 
 
