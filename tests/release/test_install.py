@@ -226,6 +226,18 @@ def test_wheels_of_another_state_of_the_checkout_are_refused(tmp_path: Path, com
     assert "/wheels is not of this checkout; make it again" in said
 
 
+@pytest.mark.parametrize(("publish", "hints"), [("true", 0), ("false", 1)])
+def test_metrics_are_those_of_the_configuration_that_a_drop_in_names(
+    publish: str, hints: int, tmp_path: Path, commands: Path, pool: Path
+) -> None:
+    pool.write_text(f"[metrics]\npublish = {publish}\n")
+    this_python(tmp_path / "prefix/current/bin/python")
+
+    said = run("bash", installer(tmp_path, f"prefix={tmp_path}/prefix; start_metrics"), commands, 0)
+
+    assert said.count("it has nothing to show") == hints
+
+
 # --- the Debian package's postinst -----------------------------------------------------------------------------------
 
 
