@@ -238,6 +238,18 @@ def test_metrics_are_those_of_the_configuration_that_a_drop_in_names(
     assert said.count("it has nothing to show") == hints
 
 
+def test_uninstall_stops_what_runs_although_its_unit_file_is_gone(tmp_path: Path, commands: Path) -> None:
+    (tmp_path / "prefix").mkdir()
+    (tmp_path / "prefix/current").symlink_to("release.removed")
+    executable(commands / "systemctl", 'case "$*" in *ActiveState*) echo active ;; *) echo "systemctl $*" ;; esac')
+    uninstall = f"purge= prefix={tmp_path}/prefix; restore_all() {{ echo all resumed; }}; do_uninstall"
+
+    said = run("bash", installer(tmp_path, uninstall), commands, 0).splitlines()
+
+    assert said.index("systemctl stop cgpause") < said.index("all resumed")
+    assert "systemctl stop cgpause-metrics" in said
+
+
 # --- the Debian package's postinst -----------------------------------------------------------------------------------
 
 
