@@ -42,8 +42,10 @@ run_pip() {
     "$@" >"$log" 2>&1 </dev/null || status=$?
     if ((status == 0)); then
         rm -f "$log"
-    # Exceptions of pip's urllib3 for a host that cannot be found or reached, but not for certificates or HTTP errors.
-    elif grep -qE '(NewConnection|ConnectTimeout|ReadTimeout|Proxy|NameResolution)Error|Network is unreachable' "$log"; then
+    # Exceptions of pip's urllib3 for a host that cannot be found or reached, but not for certificates or HTTP errors,
+    # nor for a proxy: only pip's own words say what is wrong with that.
+    elif ! grep -q ProxyError "$log" &&
+        grep -qE '(NewConnection|ConnectTimeout|ReadTimeout|NameResolution)Error|Network is unreachable' "$log"; then
         say "no network: $hint (pip's output: $log)"
     else
         say "pip failed (status $status). The end of its output, which is in $log:"

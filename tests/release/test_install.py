@@ -250,6 +250,22 @@ def test_uninstall_stops_what_runs_although_its_unit_file_is_gone(tmp_path: Path
     assert "systemctl stop cgpause-metrics" in said
 
 
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        ("NewConnectionError('Failed to connect: [Errno 101] Network is unreachable')", "no network: "),
+        ("ProxyError('Cannot connect to proxy.', NewConnectionError('[Errno 111] Connection refused'))", "pip failed"),
+    ],
+)
+def test_what_is_wrong_with_a_proxy_pip_says_itself(error: str, says: str, tmp_path: Path, commands: Path) -> None:
+    executable(commands / "pip", f'echo "{error}"; exit 1')
+
+    said = run("bash", installer(tmp_path, f"export TMPDIR={tmp_path}; run_pip hint pip"), commands, 1)
+
+    assert says in said
+    assert (error in said) == (says == "pip failed")
+
+
 # --- the Debian package's postinst -----------------------------------------------------------------------------------
 
 

@@ -31,7 +31,7 @@ def test_installer_says_what_a_node_lacks(tmp_path: Path) -> None:
 def test_installer_says_that_there_is_no_network_and_leaves_no_release() -> None:
     said = install(status=1)
 
-    assert re.search(r"no network: use --wheels DIR; .*pip wheel -w DIR \. \(pip's output: (/tmp/\S+\.log)\)", said)
+    assert re.search(r"no network: use --wheels DIR .*pip wheel -w DIR \. \(pip's output: (/tmp/\S+\.log)\)", said)
     assert not UNIT.exists()
     assert list(PREFIX.iterdir()) == []
 
