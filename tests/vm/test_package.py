@@ -273,6 +273,24 @@ def test_removal_resumes_everybody_and_keeps_configuration_and_history(calm: Nod
     assert "removed, but not purged" in run(REPO / "scripts/install", status=1), "a later purge would take both"
 
 
+def test_removal_before_an_upgrade_is_configured_resumes_the_daemons_pauses(calm: Node) -> None:
+    """dpkg runs no prerm of a package that is only unpacked."""
+    run(*DPKG, "-i", DEB)
+    run("systemctl", "start", METRICS)
+    calm.tighten()
+    calm.wait_paused()
+    run(*DPKG, "--unpack", DEB)
+    assert status() == f"unpacked {__version__}"
+
+    said = run("dpkg", "--remove", "cgpause")
+
+    assert "Undo by hand" in said
+    assert calm.all_as_before()
+    assert {(show("LoadState", unit), show("ActiveState", unit)) for unit in ("cgpause", METRICS)} == {
+        ("not-found", "inactive")
+    }
+
+
 def test_purge_leaves_nothing(before: set[str], node: Node) -> None:
     run("dpkg", "--purge", "cgpause")
 
