@@ -78,6 +78,7 @@ def test_daemon_has_what_its_unit_promises(installed: str) -> None:
     assert (STATE.stat().st_mode & 0o7777, STATE.stat().st_uid) == (0o700, 0)
     assert not writable & {"/dev/shm", "/dev/mqueue", "/dev/hugepages"}
     assert mounts["/proc/sys"].startswith("ro")
+    assert mounts["/dev"].startswith("ro")
 
 
 def test_hardening_takes_nothing_away_that_the_daemon_misses(installed: str) -> None:

@@ -332,3 +332,14 @@ def test_a_unit_that_is_turned_away_leaves_alone_what_the_first_daemon_holds(cal
     assert said.count("adopted pod=default/") == 3
     calm.relax()
     calm.wait_as_before()
+
+
+def test_pods_are_resumed_although_nothing_can_be_written_to_tmp(calm: Node) -> None:
+    """As on a root file system that is read-only after an error: systemd must need no folder in /tmp for the unit."""
+    run("mount", "-t", "tmpfs", "-o", "ro", "none", "/tmp")
+    try:
+        said = kill_while_pods_are_paused(calm)
+        wait_until(lambda: show("ActiveState") == "active", "systemd to start the daemon again")
+    finally:
+        run("umount", "--lazy", "/tmp")
+    assert said.count(CLEANED_UP) == 3, said
