@@ -63,6 +63,7 @@ class Follower:
             watched=not self._watch.degraded and self._tree.kubepods is not None,
             in_use=self._tree.is_in_use(),
             named=all(tracked.pod.name is not None for tracked in self._tree.pods.values()),
+            names_are_late=self._tree.names_are_late,
             started=any(tracked.pod.changed_at_ns for tracked in appeared),
             rewatched=rewatched,
         )

@@ -11,6 +11,8 @@ CALM_REFRESH_NS = 10 * REFRESH_NS
 CPU time of an idle daemon."""
 UNNAMED_REFRESH_NS = 10 * NS_PER_S
 """Interval while a pod has no name: kubelet makes the pod's log folder some time after its cgroup."""
+LATE_NAMES_REFRESH_NS = NS_PER_S
+"""The same while names are being read from a slow disk. Without a name, hardly any pod may be paused."""
 FAILED_REFRESH_NS = 10 * NS_PER_S
 """Delay of the next attempt after a failed refresh."""
 UNWATCHED_REFRESH_NS = NS_PER_S
@@ -60,15 +62,24 @@ class RefreshTimes:
         self.due_ns = at_ns + FAILED_REFRESH_NS
 
     def refreshed(
-        self, at_ns: int, *, tight: bool, watched: bool, in_use: bool, named: bool, started: bool, rewatched: bool
+        self,
+        at_ns: int,
+        *,
+        tight: bool,
+        watched: bool,
+        in_use: bool,
+        named: bool,
+        names_are_late: bool,
+        started: bool,
+        rewatched: bool,
     ) -> None:
         """Schedule the next refresh after a successful one.
 
         `tight`: memory is tight. `watched`: inotify reports all new pods. `in_use`: there are pods, and processes in
         them. A tree without them may be one that kubelet no longer uses; only a refresh finds the new one, so it comes
-        each minute. `named`: every pod has a name. `started`: a pod has just started, and may take some time until it
-        listens. `rewatched`: a new directory is watched, and the refresh missed pods that appeared in it before the
-        watch.
+        each minute. `named`: every pod has a name. `names_are_late`: names are still being read. `started`: a pod has
+        just started, and may take some time until it listens. `rewatched`: a new directory is watched, and the refresh
+        missed pods that appeared in it before the watch.
         """
         if self.facts_due(at_ns):
             self._facts_due_ns = at_ns + REFRESH_NS
@@ -80,7 +91,7 @@ class RefreshTimes:
         elif not watched:
             self.due_ns = at_ns + UNWATCHED_REFRESH_NS
         elif not named:
-            self.due_ns = at_ns + UNNAMED_REFRESH_NS
+            self.due_ns = at_ns + (LATE_NAMES_REFRESH_NS if names_are_late else UNNAMED_REFRESH_NS)
         else:
             self.due_ns = at_ns + (CALM_REFRESH_NS if calm else REFRESH_NS)
 

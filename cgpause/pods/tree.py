@@ -20,6 +20,7 @@ from cgpause.core.errors import CgpauseError, CgroupGoneError
 from cgpause.core.model import CgroupId, Ended, Pod
 from cgpause.core.parse import parse_cpu_usage
 from cgpause.core.pod_names import Names, workload_of
+from cgpause.kernel.background import BackgroundReader
 from cgpause.kernel.cgroupfs import Cgroup, DryCgroup
 from cgpause.kernel.environment import strongest
 from cgpause.kernel.logfmt import fields
@@ -156,6 +157,11 @@ class PodTree:
         """
         uids = {tracked.pod.uid for tracked in self.pods.values()} - names.ambiguous
         return replace(names, pods={**{u: name for u, name in self.names.pods.items() if u in uids}, **names.pods})
+
+    @property
+    def names_are_late(self) -> bool:
+        """Whether names were still being read at the end of the last refresh, from a slow disk."""
+        return isinstance(self.read_names, BackgroundReader) and self.read_names.is_late
 
     @property
     def own_pod(self) -> TrackedPod | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Iterator
 from unittest import mock
 
@@ -16,11 +17,15 @@ from inotify_simple import INotify
 
 from cgpause.config.settings import Config
 from cgpause.core.errors import KernelReadError
+from cgpause.core.pod_names import Names
+from cgpause.kernel import background
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import PodChange, Watch
 from cgpause.pods import follow as follow_module
+from cgpause.pods import names as names_module
 from cgpause.pods import tree as tree_module
 from cgpause.pods.follow import Follower
+from cgpause.pods.names import names_thread, read_names
 from cgpause.pods.refresh_times import REFRESH_NS
 from cgpause.pods.tree import PodTree
 
@@ -72,6 +77,36 @@ def test_what_could_not_be_watched_is_watched_later(fake: FakeTree, follower: Fo
     assert watch.read().pods == {tracked.cgroup.id: PodChange.CONTAINERS}
     fake.add_pod("other")
     assert watch.read().tree
+
+
+def test_names_from_a_slow_disk_are_taken_up_as_soon_as_they_are_read(
+    fake: FakeTree, watch: Watch, monkeypatch: Patch
+) -> None:
+    """Without a name no pod may be paused."""
+    answers = threading.Event()
+
+    def slow(log_dir: str) -> Names:
+        answers.wait(60)
+        return read_names(log_dir)
+
+    monkeypatch.setattr(names_module, "read_names", slow)
+    monkeypatch.setattr(background, "_PATIENCE_S", 0.0)
+    fake.add_pod("web")
+    reader = names_thread(str(fake.log_dir))
+    tree = PodTree(str(fake.root), str(fake.log_dir), Config(), names=reader)
+    with Cgroup(str(fake.root), "") as root:
+        follower = Follower(tree, root, watch)
+        (tracked,), _ = follower.refresh(0, tight=False)
+        assert follower.times.due_ns == 0, "directories are watched for the first time"
+        follower.refresh(S, tight=False)
+        assert (tracked.pod.name, follower.times.due_ns) == (None, 2 * S)
+        answers.set()
+        assert reader._reading is not None
+        reader._reading.join(60)
+        follower.refresh(2 * S, tight=False)
+        assert (tracked.pod.name, tracked.pod.protected) == ("web", None)
+        assert follower.times.due_ns > 3 * S
+    tree.close()
 
 
 def test_a_tree_that_cannot_be_walked_is_told_once(fake: FakeTree, follower: Follower, caplog: Log) -> None:

@@ -7,7 +7,8 @@ from helpers.nodes import S
 
 from cgpause.pods.refresh_times import RefreshTimes
 
-CALM = {"tight": False, "watched": True, "in_use": True, "named": True, "started": False, "rewatched": False}
+CALM = dict.fromkeys(("tight", "names_are_late", "started", "rewatched"), False)
+CALM |= dict.fromkeys(("watched", "in_use", "named"), True)
 
 
 def times_after(found: dict[str, bool], at_s: int = 0) -> RefreshTimes:
@@ -31,6 +32,8 @@ def test_the_first_walk_is_due_at_once_and_reads_everything() -> None:
         pytest.param({**CALM, "started": True}, 60, id="may-listen-soon"),
         pytest.param({**CALM, "in_use": False}, 60, id="may-be-the-wrong-tree"),
         pytest.param({**CALM, "named": False}, 10, id="its-log-folder-comes-later"),
+        pytest.param({**CALM, "named": False, "names_are_late": True}, 1, id="its-name-is-being-read"),
+        pytest.param({**CALM, "names_are_late": True}, 600, id="no-name-is-missing"),
         pytest.param({**CALM, "watched": False}, 1, id="nothing-tells"),
         pytest.param({**CALM, "watched": False, "named": False}, 1, id="nothing-tells-and-no-name"),
         pytest.param({**CALM, "rewatched": True}, 0, id="not-seen-before-the-watch"),
