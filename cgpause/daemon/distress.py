@@ -114,17 +114,9 @@ class Distress:
             paused = tracked.pod.paused
             if paused is None and not unwatched:
                 continue
-            seen = tracked.seen_since(0 if paused is None else paused.since_ns)
             try:
                 if unwatched:
-                    children = frozenset(
-                        (name for name in tracked.descendants(at_ns) if "/" not in name)  # listed every 10 s
-                        if paused is None
-                        else (name for name, _ in tracked.cgroup.children())
-                    )
-                    if seen.children is not None and seen.children != children:
-                        self.on_containers(tracked, at_ns, removed=not seen.children <= children)
-                    seen.children = children
+                    self._compare_containers(tracked, at_ns)
                 if paused is None:
                     continue
                 if paused.owner is Owner.DAEMON and tracked.pod.distress is None:
@@ -134,6 +126,22 @@ class Distress:
             if unwatched:
                 self._actuator.answer_drift(tracked, self._tree.config)
                 self.check_oom(tracked, at_ns)
+
+    def _compare_containers(self, tracked: TrackedPod, at_ns: int) -> None:
+        """Take in a change of a pod's containers since they were last listed."""
+        paused = tracked.pod.paused
+        seen = tracked.seen_since(0 if paused is None else paused.since_ns)
+        before = seen.children
+        if before is None and tracked.below:  # listed before this pause, or before events were lost
+            before = _children(tracked.below)
+        children = (
+            _children(tracked.descendants(at_ns))  # listed every 10 s
+            if paused is None
+            else frozenset(name for name, _ in tracked.cgroup.children())
+        )
+        if before is not None and before != children:
+            self.on_containers(tracked, at_ns, removed=not before <= children)
+        seen.children = children
 
     def _is_refusing(self, tracked: TrackedPod, since_ns: int, at_ns: int) -> bool:
         """Whether a paused pod that started lately refused connections since the last call: it may become a service."""
@@ -176,6 +184,10 @@ class Distress:
         elif reason is ResumeReason.REFUSED or at_ns - tracked.signs.started_ns >= _HOOK_NS:
             self._tree.classifier.note_probe(tracked, at_ns)
         self._mark(tracked, reason)
+
+
+def _children(below: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(name for name in below if "/" not in name)
 
 
 def _frozen_ns(tracked: TrackedPod, paused: PauseRecord) -> int | None:

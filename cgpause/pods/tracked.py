@@ -112,7 +112,7 @@ class TrackedPod:
     node_critical: bool = False
     """Whether a container of it is critical for the node, by its oom_score_adj."""
     below: tuple[str, ...] = ()
-    """Cgroups below the pod, the sandbox among them, when last listed."""
+    """Cgroups below the pod, the sandbox among them, when last listed; empty after a change of containers."""
     list_at_ns: int = 0
     """Earliest time at which they are listed again."""
     stat_bytes: int = 0

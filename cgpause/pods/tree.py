@@ -254,7 +254,7 @@ class PodTree:
         elif (ended := tracked.note_end(at_ns)) is not None:
             self.ended.append(ended)
         tracked.settle(at_ns, self.config.pause)
-        tracked.list_at_ns = 0
+        tracked.below, tracked.list_at_ns = (), 0
         self.note_container_change(tracked, at_ns)
 
     def note_container_change(self, tracked: TrackedPod, at_ns: int) -> None:

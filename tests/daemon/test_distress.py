@@ -14,6 +14,7 @@ from helpers.trees import FakeTree, cpu_max, wait_until
 from cgpause.config.settings import PodClass
 from cgpause.daemon.distress import Distress
 from cgpause.kernel.processes import TICK_NS, ResumeReason
+from cgpause.policy.limits import CONTAINERS_CHANGED
 
 
 @pytest.fixture
@@ -79,6 +80,38 @@ def test_without_inotify_a_container_that_starts_in_a_running_pod_is_seen(bench:
     assert tracked.pod.changed_at_ns == 111 * S
     distress.scan(122 * S, unwatched=True)
     assert tracked.pod.changed_at_ns == 111 * S
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["events-were-lost", "without-inotify"])
+def test_a_container_that_no_event_reports_ends_the_pause(bench: Bench, distress: Distress, lost: bool) -> None:
+    """Otherwise kubelet's start of the container hangs, and the runtime's process in it is taken for a probe."""
+    tracked, container = bench.tracked("b"), bench.folders["b"] / f"cri-containerd-{'c' * 64}.scope"
+    if lost:
+        bench.pause("b")
+    distress.scan(100 * S, unwatched=not lost)
+    container.mkdir()
+    if lost:
+        distress.note_lost_events(101 * S)
+    else:
+        bench.pause("b")
+    distress.scan(101 * S, unwatched=not lost)
+    assert tracked.pod.distress == CONTAINERS_CHANGED
+    assert tracked.pod.changed_at_ns == 101 * S
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_a_container_that_an_event_has_reported_is_not_taken_for_another_after_lost_events(
+    bench: Bench, distress: Distress, paused: bool
+) -> None:
+    tracked = bench.tracked("b")
+    tracked.descendants(99 * S)
+    (bench.folders["b"] / f"cri-containerd-{'c' * 64}.scope").mkdir()
+    distress.on_containers(tracked, 100 * S, removed=False)
+    if paused:
+        bench.pause("b")
+    distress.note_lost_events(101 * S)
+    distress.scan(101 * S, unwatched=False)
+    assert (tracked.pod.distress, tracked.pod.changed_at_ns) == (None, 100 * S)
 
 
 def test_after_lost_events_words_are_read_and_programs_looked_for_again(
