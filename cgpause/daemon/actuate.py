@@ -8,7 +8,15 @@ from dataclasses import replace
 
 from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S, now_ns
-from cgpause.core.errors import BusyError, CgpauseError, CgroupGoneError, DamagedRecordError, PausedOtherwiseError
+from cgpause.core.errors import (
+    BusyError,
+    CgpauseError,
+    CgroupGoneError,
+    DamagedRecordError,
+    KernelLockError,
+    KernelReadError,
+    PausedOtherwiseError,
+)
 from cgpause.core.model import (
     Action,
     CgroupId,
@@ -262,7 +270,8 @@ class Actuator:
             return
         except CgpauseError as e:
             self._complain(tracked, "could not assert again", e)
-            tracked.drifts.add(at_ns, original=False)
+            if not isinstance(e, KernelReadError | KernelLockError):  # such as EMFILE: no other writer is at fault
+                tracked.drifts.add(at_ns, original=False)
             return
         if record is None:
             return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from contextlib import ExitStack
 from unittest import mock
 
@@ -9,12 +11,15 @@ import pytest
 from helpers.actuating import CONFIG, THROTTLE, Bench, lines
 from helpers.fixtures import Log, Patch
 from helpers.nodes import S
-from helpers.refusals import gone, unreadable
+from helpers.refusals import failing, gone, unreadable
 from helpers.trees import lock_held, records_left
 
 from cgpause.core.clock import now_ns
+from cgpause.core.errors import KernelLockError, KernelReadError
 from cgpause.core.model import Mechanism, Owner, Result
 from cgpause.kernel.cgroupfs import Cgroup
+
+EMFILE = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 @pytest.mark.parametrize("frozen", [[], ["b"]], ids=["throttled", "frozen-too"])
@@ -157,3 +162,17 @@ def test_a_drift_that_cannot_be_answered_counts(bench: Bench, caplog: Log) -> No
     assert bench.tracked("b").drifts.count == 2
     assert len(lines(caplog, "could not assert again")) == 1
     assert bench.paused() == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("method", "error"),
+    [("read", KernelReadError("cpu.max", EMFILE)), ("locked", KernelLockError("cgroup.kill", EMFILE))],
+)
+def test_errors_of_the_daemon_itself_are_no_foreign_writes(bench: Bench, method: str, error: Exception) -> None:
+    """Else ten refreshes without a free descriptor would use up the answers: the next foreign write ends the pause."""
+    bench.pause("b")
+    with mock.patch.object(Cgroup, method, failing(error)):
+        bench.drift(10)
+    assert bench.tracked("b").drifts.count == 0
+    bench.drift(1)
+    assert (bench.paused(), bench.cpu_max()[1]) == (["b"], "1001 100000")
