@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from cgpause.config.settings import Config
+from cgpause.config.settings import Config, HowPaused
 from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import (
     BusyError,
@@ -22,8 +22,10 @@ from cgpause.core.model import (
     CgroupId,
     CpuMax,
     Freeze,
+    Mechanism,
     Owner,
     Pause,
+    PauseRecord,
     Pod,
     Result,
     Resume,
@@ -37,7 +39,7 @@ from cgpause.kernel.process import SpareDescriptors
 from cgpause.kernel.systemd import original_from_systemd
 from cgpause.ledger import ledger
 from cgpause.ledger.ledger import LOOP_LOCK_WAIT_S
-from cgpause.ledger.plan import PauseRequest
+from cgpause.ledger.plan import PauseRequest, tighter
 from cgpause.pods.containers import kill_containers
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
@@ -420,3 +422,15 @@ class Actuator:
         if self._complaints.get(tracked.pod.cgroup) != text:
             self._complaints[tracked.pod.cgroup] = text
             log.log(level, "%s %s", what, fields(pod=tracked.pod.label, uid=tracked.pod.uid, error=error))
+
+
+def is_outdated(paused: PauseRecord, config: Config) -> bool:
+    """Return True if the daemon made a pause, and would make it in another way, or with another quota, by `config`."""
+    if paused.owner is not Owner.DAEMON:
+        return False
+    is_frozen = paused.mechanism is Mechanism.FREEZE
+    if config.mechanism is HowPaused.FREEZE:
+        return not is_frozen
+    # `auto` freezes only a pod that it has throttled.
+    quota_differs = paused.written != tighter(config.throttle.cpu_max, paused.original)
+    return quota_differs or (is_frozen and not config.mechanism.freezes)

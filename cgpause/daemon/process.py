@@ -13,6 +13,8 @@ import os
 import select
 import signal
 import time
+from contextlib import suppress
+from dataclasses import replace
 
 from cgpause import __version__
 from cgpause.config.arguments import Options, parse_options
@@ -20,7 +22,7 @@ from cgpause.config.load import load_config
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import BusyError, CgpauseError, CgroupGoneError, ConfigError, Exit, HostError
 from cgpause.core.model import Owner, Result
-from cgpause.daemon.actuate import Actuator
+from cgpause.daemon.actuate import Actuator, is_outdated
 from cgpause.daemon.brake import Brake
 from cgpause.daemon.distress import Distress
 from cgpause.daemon.intake import Intake
@@ -140,6 +142,7 @@ class Daemon:
         for tracked in tree.pods.values():
             if tracked.pod.paused is not None:
                 self._actuator.log_adopted(tracked)
+        self._end_outdated()
         own_pod, own_uid = tree.own_pod, own_pod_uid()
         if own_pod is None and own_uid is not None and tree.pods:
             advice = "is --cgroup-root the host's cgroup tree?"
@@ -183,8 +186,25 @@ class Daemon:
                 self._history.limit(config.history.max_mib)
             loop.intake.follower.times.expire_facts()
             loop.publisher.configure(config.metrics)
+            self._end_outdated()
             log.info("configuration reloaded %s", fields(file=self._options.config_shown))
         self._notifier.send("READY=1")
+
+    def _end_outdated(self) -> None:
+        """End the daemon's pauses that the configuration would not make like this; a decision follows at once.
+
+        The policies compute with the mechanism and the quota of the configuration.
+        """
+        stretches = dict(self._loop.state.stretches)
+        for tracked in self._tree.pods.values():
+            pod = tracked.pod
+            if pod.paused is None or must_end(pod, now_ns()) or not is_outdated(pod.paused, self._tree.config):
+                continue
+            with suppress(BusyError, CgroupGoneError):
+                self._actuator.resume(tracked, "the configuration has changed", Result.OPERATOR)
+                if pod.cgroup in stretches:  # as by the policy, or it could not be paused again for min_run_s
+                    stretches[pod.cgroup] = replace(stretches[pod.cgroup], resumed_by_policy=True)
+        self._loop.state = self._loop.state._replace(stretches=stretches)
 
     def _resume_all(self, reason: str, result: Result, *, wait_s: float = ledger.LOOP_LOCK_WAIT_S) -> int:
         """End the daemon's pauses and expired ones, and restore memory.high; return how many were not restored."""

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from helpers.daemons import GIB, HIGH, NO_SACRIFICE, PAUSED, Running, Start, pause_web
 from helpers.ledgers import high_state
-from helpers.trees import FakeTree, cpu_max, make_uid, records_left, wait_until
+from helpers.trees import FakeTree, cpu_max, make_uid, pause_pod, records_left, wait_until
+
+from cgpause.core.model import Mechanism, Owner
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "sigint"])
@@ -92,6 +94,42 @@ def test_reload_takes_a_good_file_and_keeps_the_old_one_for_a_bad_one(tree: Fake
     daemon.reload('policy = "watermark"\n[watermark]\nupper_pct = 60\nlower_pct = 50\n')
     daemon.wait_for_log("configuration reloaded")
     wait_until(lambda: cpu_max(pod) == PAUSED, "the pause the new file asks for")
+
+
+@pytest.mark.parametrize(
+    ("option", "written", "is_frozen"),
+    [
+        pytest.param("[throttle]\nquota_us = 2001\n", "2001 100000", "0", id="another-quota"),
+        pytest.param('mechanism = "freeze"\n', "max 100000", "1", id="freeze"),
+    ],
+)
+def test_reload_with_another_kind_of_pause_renews_those_of_the_daemon(
+    tree: FakeTree, start: Start, option: str, written: str, is_frozen: str
+) -> None:
+    by_hand = pause_pod(tree.root, tree.add_pod("by-hand"), Owner.MANUAL)
+    config = NO_SACRIFICE.replace("patience", "batch = 1\npatience") + "min_run_s = 3600\n"
+    other = tree.add_pod("other")
+    pod, daemon = pause_web(tree, start, config)
+    daemon.wait_for_log(" paused pod=default/other")  # with a decision between both pauses, which saw the first one
+
+    daemon.reload(f"{config}{option}" if option.startswith("[") else f"{option}{config}")
+
+    daemon.wait_for_log('reason="the configuration has changed"')
+    wait_until(lambda: daemon.log.count(" paused ") == 4, "the pauses by the new configuration")
+    for renewed in (pod, other):
+        assert (cpu_max(renewed), (renewed / "cgroup.freeze").read_text().strip()) == (written, is_frozen)
+    assert cpu_max(by_hand) == PAUSED
+    assert daemon.log.count(" resumed ") == 2
+
+
+def test_a_pause_of_an_earlier_daemon_that_the_configuration_does_not_make_ends(tree: FakeTree, start: Start) -> None:
+    pod = pause_pod(tree.root, tree.add_pod("web"), mechanism=Mechanism.FREEZE)
+
+    daemon = start('mechanism = "throttle"\n' + NO_SACRIFICE)
+
+    assert 'reason="the configuration has changed"' in daemon.log.partition(" started ")[0]
+    assert (pod / "cgroup.freeze").read_text() == "0\n"
+    assert records_left(tree.root) == []
 
 
 @pytest.mark.parametrize(

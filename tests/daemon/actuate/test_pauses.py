@@ -15,8 +15,10 @@ from helpers.actuating import BY_HAND, CONFIG, ORIGINALS, SAMPLE, Bench, lines
 from helpers.fixtures import Log, Patch
 from helpers.trees import lock_held, records_left
 
+from cgpause.config.settings import Config, HowPaused, ThrottleConfig
 from cgpause.core.clock import now_ns
-from cgpause.core.model import Freeze, Mechanism, Owner, Pause, Result
+from cgpause.core.model import CpuMax, Freeze, Mechanism, Owner, Pause, Result
+from cgpause.daemon.actuate import is_outdated
 from cgpause.kernel.inotify import Watch
 from cgpause.ledger import ledger
 
@@ -355,3 +357,35 @@ def test_an_operator_who_was_faster_than_a_freeze_has_the_pod(bench: Bench, capl
     assert (bench.frozen(), bench.actuator.counts.freezes, len(lines(caplog))) == ([], 0, 1)
     paused = bench.tracked("b").pod.paused
     assert (paused and paused.owner) is owner
+
+
+THROTTLED, FROZEN_LATER, FROZEN_AT_ONCE = "throttled", "throttled and then frozen", "frozen at once"
+
+
+@pytest.mark.parametrize(
+    ("how", "quota_us", "outdated"),
+    [
+        pytest.param(HowPaused.AUTO, 1001, {FROZEN_AT_ONCE}, id="auto"),
+        pytest.param(HowPaused.THROTTLE, 1001, {FROZEN_AT_ONCE, FROZEN_LATER}, id="throttle"),
+        pytest.param(HowPaused.FREEZE, 1001, {THROTTLED}, id="freeze"),
+        pytest.param(HowPaused.FREEZE, 2001, {THROTTLED}, id="freeze-has-no-quota"),
+        pytest.param(HowPaused.AUTO, 2001, {THROTTLED, FROZEN_LATER, FROZEN_AT_ONCE}, id="another-quota"),
+    ],
+)
+def test_a_pause_is_outdated_if_the_configuration_would_make_another(
+    bench: Bench, how: HowPaused, quota_us: int, outdated: set[str]
+) -> None:
+    bench.pause("a", "b")
+    bench.freeze("b")
+    bench.pause("c", mechanism=Mechanism.FREEZE)
+    config = Config(mechanism=how, throttle=ThrottleConfig(quota_us=quota_us))
+    records = dict(zip((THROTTLED, FROZEN_LATER, FROZEN_AT_ONCE), map(bench.record, "abc"), strict=True))
+    assert {name for name, record in records.items() if is_outdated(record, config)} == outdated
+    assert not any(is_outdated(replace(record, owner=Owner.MANUAL), config) for record in records.values())
+
+
+def test_a_quota_that_a_pods_own_limit_lowers_is_not_outdated(bench: Bench) -> None:
+    bench.pause("b")
+    config = Config(throttle=ThrottleConfig(quota_us=60_000))
+    low = replace(bench.record("b"), written=CpuMax(50_000, 100_000))
+    assert not is_outdated(low, config)
