@@ -175,13 +175,15 @@ class OwnWordsThread(OwnWords):
         while self._thread is me:
             requested = self._wait(_AGAIN_S if self._pending else None)
             now_s = time.monotonic()
-            self._pending |= {key: (ContainerWords(), now_s + CREATING_S) for key in requested}
+            # A second request may have come before its pod was left behind; the thread that is held up repeats it.
+            new = [key for key in requested if key not in self._held_up]
+            self._pending |= {key: (ContainerWords(), now_s + CREATING_S) for key in new}
             for key, (containers, until_s) in list(self._pending.items()):
                 self._reading = _Reading(key, time.monotonic())
                 is_done = self._read(key, containers)
                 with self._lock:
                     if self._thread is not me:  # it took too long: another thread has the other pods
-                        self._held_up.remove(key)
+                        self._held_up.discard(key)
                         self._requested.put(key)
                         return
                     self._reading = None

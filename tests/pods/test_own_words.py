@@ -343,3 +343,20 @@ def test_when_too_many_pods_hold_up_their_reading_the_log_says_so_once(
         assert hear(thread, found) == {}
         assert caplog.text.count(said) == 1
     wait_until(lambda: hear(thread, found).keys() == {pod.name for pod in pods}, "all words")
+
+
+def test_a_pod_that_is_requested_twice_holds_up_one_thread(
+    fake: FakeTree, pods: list[Path], thread: OwnWordsThread, monkeypatch: Patch, caplog: Log
+) -> None:
+    found: dict[str, OwnWord] = {}
+    hung, *others = pods
+    with hold_up(monkeypatch, hung), opened(fake, hung) as one:
+        assert thread.request(one)
+        wait_until(lambda: thread._reading is not None, "the reading of the first request")
+        assert thread.request(one)
+        for pod in others:
+            with opened(fake, pod) as other:
+                assert thread.request(other)
+        wait_until(lambda: hear(thread, found).keys() == {pod.name for pod in others}, "the words of the others")
+        assert caplog.text.count("own word of a pod not read") == 1
+    wait_until(lambda: hung.name in hear(thread, found), "the word of the pod whose process has gone on")
