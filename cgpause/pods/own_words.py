@@ -16,7 +16,7 @@ from collections import deque
 from contextlib import suppress
 from typing import NamedTuple
 
-from cgpause.core.errors import CgpauseError
+from cgpause.core.errors import CgpauseError, CgroupGoneError
 from cgpause.core.model import CgroupId, OwnWord
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.environment import ContainerWords, strongest
@@ -94,8 +94,10 @@ class OwnWords:
                     return True
                 self._keep(key, containers.read(pod))
                 self.is_refused |= containers.is_refused
-        except CgpauseError:
-            return True  # it has ended
+        except CgroupGoneError:
+            return True
+        except CgpauseError:  # such as EMFILE, while many pods start
+            return False
         return containers.is_complete
 
 

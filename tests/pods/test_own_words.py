@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -15,6 +16,7 @@ from helpers.refusals import failing
 from helpers.trees import FakeTree, wait_until
 
 from cgpause.config.settings import Config, PodRule, ProtectConfig
+from cgpause.core.errors import KernelReadError
 from cgpause.core.model import OwnWord, PodKind
 from cgpause.kernel import environment
 from cgpause.kernel.cgroupfs import Cgroup
@@ -358,5 +360,23 @@ def test_a_pod_that_is_requested_twice_holds_up_one_thread(
             with opened(fake, pod) as other:
                 assert thread.request(other)
         wait_until(lambda: hear(thread, found).keys() == {pod.name for pod in others}, "the words of the others")
-        assert caplog.text.count("own word of a pod not read") == 1
+        assert len([text for text in caplog.messages if hung.name in text]) == 1
     wait_until(lambda: hung.name in hear(thread, found), "the word of the pod whose process has gone on")
+
+
+def test_a_pod_that_cannot_be_read_now_is_read_again(
+    fake: FakeTree, pods: list[Path], thread: OwnWordsThread, monkeypatch: Patch
+) -> None:
+    """Many pods that start at once may leave the node without a descriptor."""
+    failed = threading.Event()
+
+    def fail(*_: object) -> None:
+        failed.set()
+        raise KernelReadError("kubepods", OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+
+    with opened(fake, pods[0]) as cgroup:
+        with monkeypatch.context() as patch:
+            patch.setattr(ContainerWords, "read", fail)
+            assert thread.request(cgroup)
+            assert failed.wait(60)
+        wait_until(lambda: cgroup.id in thread.take(), "the word")
