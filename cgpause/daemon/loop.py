@@ -81,6 +81,8 @@ class Loop:
                 pressure = True
                 self.intake.actuator.counts.pressure_wakeups += 1
                 self.schedule = self.schedule.after_pressure(now_ns())
+            else:  # the trigger is gone: it may have been what ends the daemon's sleep
+                self.intake.follower.times.changed(now_ns(), came=True, gone=False)
         return changes, pressure
 
     def tick(self, changes: Changes, *, urgent: bool, stopping: bool) -> None:

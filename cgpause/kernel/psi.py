@@ -79,9 +79,12 @@ class PsiTriggers:
         return self._kubepods[1] is not None
 
     def on_event(self, fd: int, mask: int) -> bool:
-        """Return True if an epoll event means pressure. On EPOLLERR (the cgroup is gone) disarm the trigger instead."""
+        """Return True if an epoll event means pressure, False if the trigger is gone.
+
+        It is gone with its cgroup, and after a write of 0 to cgroup.pressure.
+        """
         if mask & select.EPOLLERR:
-            self._disarm(fd)  # the next refresh arms it again if the cgroup still exists
+            self._disarm(fd)  # the next refresh arms it again if that is possible
             return False
         log.debug("pressure %s", fields(path=self._paths.get(fd)))
         return True

@@ -54,6 +54,8 @@ class Node:
         self.ns = START_NS
         self.counts: Counter[str] = Counter()
         self._watch = watch
+        self.events: list[tuple[int, int]] = []
+        """Events that `poll` reports besides inotify's."""
         psi = SimpleNamespace(on_kubepods=True, follow=lambda _: None)  # an ordinary tree has no PSI
         notifier = SimpleNamespace(connected=True, watchdog_s=7.5, send=lambda *_: True, status=lambda _: None)
         follower, brake = Follower(bench.tree, root, watch), Brake(bench.tree, watch)
@@ -75,6 +77,8 @@ class Node:
     def poll(self, timeout_s: float) -> list[tuple[int, int]]:
         """Report inotify's events, or let the time pass."""
         self.counts["waits"] += 1
+        if self.events:
+            return [self.events.pop()]
         if select.select([self._watch.fileno()], [], [], 0)[0]:
             return [(self._watch.fileno(), select.EPOLLIN)]
         self.ns += max(int(timeout_s * S), 1)
@@ -213,6 +217,26 @@ def test_an_idle_node_costs_little(bench: Bench, node: Node, monkeypatch: Patch,
     assert node.loop.schedule.asleep is enabled
     most = {"waits": waits, "sample": MINUTES + 3, "refresh": 2, "start": 2}
     assert {name: (node.counts[name], bound) for name, bound in most.items() if node.counts[name] > bound} == {}
+
+
+def test_a_daemon_that_sleeps_wakes_up_when_its_psi_trigger_is_lost(node: Node) -> None:
+    """Root can write 0 to cgroup.pressure; then the tripwire would stall the pods and wake nobody."""
+    node.run()
+    node.ns += S  # so long after a refresh the next one need not wait
+    loop, asleep_ns = node.loop, node.ns
+    assert loop.schedule.asleep
+    assert loop.schedule.sample_at_ns > asleep_ns
+    psi: Any = loop.intake.psi
+    psi.on_event = lambda *_: False
+    psi.on_kubepods = False
+    psi.follow = node.counting("followed", quiet)
+    node.events.append((99, select.EPOLLERR))
+    node.step()
+    assert node.ns == asleep_ns
+    assert node.counts["followed"] == 1, "the trigger is armed again if that is possible"
+    assert loop.sample is not None
+    assert loop.sample.at_ns == asleep_ns
+    assert not loop.schedule.asleep
 
 
 def test_a_daemon_that_sleeps_looks_once_a_second_at_a_pod_whose_attributes_are_not_watched(

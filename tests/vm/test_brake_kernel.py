@@ -88,6 +88,21 @@ def test_a_daemon_that_sleeps_looks_at_no_pod_and_is_woken_where_the_policy_star
     assert "oom_kill 0" in (calm.kubepods.root / "memory.events").read_text()
 
 
+def test_a_daemon_that_sleeps_notices_at_once_that_its_psi_trigger_is_lost(calm: Node, start: Start) -> None:
+    """Otherwise it would lift the tripwire only when its sleep is over, and try to arm the trigger a minute later."""
+    switch = calm.kubepods.root / "cgroup.pressure"
+    if not switch.exists():
+        pytest.skip("cgroup.pressure came with Linux 6.1")
+    daemon = start(ASLEEP)
+    wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire")
+    time.sleep(5)  # a pressure event of the start would keep the daemon awake for a while
+
+    switch.write_text("0")
+
+    wait_until(lambda: is_at(calm, AIRBAG), "the airbag")
+    assert f"no PSI trigger path={calm.kubepods.root}/memory.pressure" in daemon.log.partition("level=airbag")[0]
+
+
 @pytest.mark.long
 def test_a_pod_that_goes_back_and_forth_across_the_tripwire_meets_it_seldom(calm: Node, start: Start) -> None:
     """Each trip stalls every pod that takes memory."""
