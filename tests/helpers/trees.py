@@ -128,8 +128,9 @@ class FakeTree:
         tier: str = "burstable",
         memory_max: str = "max",
         log: bool = True,
+        in_containers: int | None = None,
     ) -> Path:
-        """Make a pod with one container and a sandbox; return its directory."""
+        """Make a pod with one container and a sandbox, each with `in_containers` bytes; return its directory."""
         self.made += 1
         uid = make_uid(self.made)
         self.uids[name] = uid
@@ -155,6 +156,8 @@ class FakeTree:
             (scope / "cgroup.procs").write_text("")
             (scope / "cgroup.kill").write_text("")
             (scope / "memory.oom.group").write_text(f"{group}\n")
+            if in_containers is not None:
+                (scope / "memory.current").write_text(f"{in_containers}\n")
         path = parent / f"{prefix}-pod{uid.replace('-', '_')}.slice"
         if log:
             (self.log_dir / "pods" / f"{namespace}_{name}_{uid}").mkdir(parents=True)
