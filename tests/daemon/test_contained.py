@@ -164,7 +164,7 @@ def test_a_daemon_that_falls_silent_is_aborted_and_then_killed(supervise: Superv
         time.sleep(600)
     """,
         watchdog_s=5,
-        abort_s=1,
+        abort_s=1 if on_abort == "SIG_IGN" else 60,  # a busy machine may need seconds for a process to die
     )
     assert line(process) == "silent now"
 
@@ -188,7 +188,6 @@ def test_nobody_else_can_speak_for_the_daemon(supervise: Supervise) -> None:
         time.sleep(600)
     """,
         watchdog_s=1,
-        abort_s=1,
     )
 
     assert process.wait(60) == 128 + signal.SIGABRT
@@ -295,7 +294,7 @@ def kill_all(paused: Running) -> None:
     os.kill(pid, signal.SIGSTOP)  # or it would resume them after its supervisor's end
     paused.process.kill()
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the daemon to be gone")
+    wait_until(lambda: not Path(f"/proc/{pid}/exe").exists(), "the daemon to be gone")  # nobody may reap it
     assert len(records_left(paused.tree.root)) == 1
 
 
