@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from helpers.fixtures import Patch
 
+from cgpause.kernel import systemd
+
 
 @pytest.fixture
 def no_systemd(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -16,7 +18,11 @@ def no_systemd(tmp_path: Path, monkeypatch: Patch) -> None:
 
 @pytest.fixture
 def systemctl(tmp_path: Path, monkeypatch: Patch) -> Path:
-    """Put a `systemctl` into PATH that prints the returned file and writes its arguments to `called` beside it."""
+    """Put a `systemctl` into PATH that prints the returned file and writes its arguments to `called` beside it.
+
+    A busy machine may need seconds to start it.
+    """
+    monkeypatch.setattr(systemd, "_PATIENCE_S", 60.0)
     folder = tmp_path / "bin"
     folder.mkdir()
     script = folder / "systemctl"

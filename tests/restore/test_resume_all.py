@@ -333,7 +333,7 @@ def test_when_the_patience_is_over_no_pod_waits_for_systemd(
     monkeypatch.setattr(restore, "_PATIENCE_S", 0)
     assert [outcome.error is not None for outcome in resume_all(str(tree.root))] == [True, True]
     assert sorted(records_left(tree.root)) == sorted(pods)
-    monkeypatch.setattr(restore, "_PATIENCE_S", 15)
+    monkeypatch.setattr(restore, "_PATIENCE_S", 600)
     assert [outcome.error for outcome in resume_all(str(tree.root))] == [None, None]
 
 

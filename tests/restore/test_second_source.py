@@ -11,7 +11,10 @@ from helpers.fixtures import Patch
 from helpers.restoring import SLICE
 
 from cgpause.core.model import CpuMax
+from cgpause.kernel import systemd
 from cgpause.kernel.systemd import original_from_systemd
+
+SHIPPED_S = systemd._PATIENCE_S
 
 
 def properties(quota: str, period: str = "infinity", state: str = "active") -> bytes:
@@ -84,6 +87,7 @@ def test_a_systemctl_that_hangs_is_cut_off(systemctl: Path, monkeypatch: Patch) 
         return real(command, timeout=0.2, **options)  # type: ignore[call-overload]
 
     monkeypatch.setattr(subprocess, "run", impatient)
+    monkeypatch.setattr(systemd, "_PATIENCE_S", SHIPPED_S)
     started = time.monotonic()
 
     assert original_from_systemd(SLICE) is None
