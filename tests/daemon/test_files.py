@@ -64,9 +64,9 @@ def test_while_a_stopped_daemon_waits_for_its_disk_the_next_one_has_the_tree(
     (tree.root / "memory.reclaim").touch()
     pod = tree.add_pod("web")
     tree.set_used(HIGH)
-    hangs = "import threading; from cgpause.telemetry import history as h, recorder"
+    hangs = "import threading; from cgpause.telemetry import history as h"
     hangs += "; h.append = lambda *_: threading.Event().wait()"
-    first = start(NO_SACRIFICE, "--state-dir", str(state), before=f"{hangs}; recorder._LAST_WAIT_S = 600")
+    first = start(NO_SACRIFICE, "--state-dir", str(state), before=hangs)
     first.wait_for_log(" paused pod=default/web")
     tree.set_used(0)
     first.process.terminate()
@@ -269,6 +269,7 @@ def test_a_refused_configuration_and_the_one_in_force_can_be_seen(tree: FakeTree
         return next(labels[-1] for labels in figures(run_dir) if labels[0] == "cgpause_config_info")
 
     first = reload(NO_SACRIFICE + METRICS, succeeds=True)
+    daemon.wait_for_log("configuration reloaded")  # the figures of the start say the same
     kept = reload("policy = 1\n", succeeds=False)
     changed = reload(NO_SACRIFICE + METRICS + "[[pods]]\nmatch = 'a/*'\nprotect = true\n", succeeds=True)
 

@@ -17,6 +17,14 @@ PAUSED = "1001 100000"
 QUICK = 'policy = "watermark"\n' + "[watermark]\ninterval_s = 0.1\npatience = 1\n"
 NO_SACRIFICE = QUICK + "sacrifice = false\n[pause]\nmax_pause_s = 3600\n"
 """With it, no pause ends by its time before a slow machine gets to what the test does next; [pause] is last."""
+_PATIENT = """
+import sys
+from cgpause.daemon import process, publisher
+from cgpause.kernel import background
+from cgpause.telemetry import recorder
+background._PATIENCE_S, publisher._LAST_WAIT_S, recorder._LAST_WAIT_S = 60.0, 600.0, 600.0
+"""
+"""The start of the daemon's program: it waits for its threads as long as a busy machine needs for them."""
 
 
 class Running:
@@ -35,8 +43,8 @@ class Running:
         self.config = tree.folder / "config.toml"
         self.config.write_text(config)
         self.log_path = tree.folder / "daemon.log"
-        program = f"import sys; from cgpause.daemon import process; {before}; sys.exit(process.main())"
-        command = [sys.executable, *(("-c", program) if before else ("-m", module))]
+        program = f"{_PATIENT}{before or 'pass'}; sys.exit(process.main())"
+        command = [sys.executable, *(("-c", program) if module == "cgpause.daemon" else ("-m", module))]
         command += ["--config", str(self.config), "--verbose", *options]
         command += ["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)]
         if descriptors is not None:
@@ -54,7 +62,9 @@ class Running:
         assert text in self.log, self.log
 
     def reload(self, config: str) -> None:
-        self.config.write_text(config)
+        new = self.config.with_suffix(".new")  # in one step: the daemon may still read the file for an earlier signal
+        new.write_text(config)
+        new.replace(self.config)
         self.process.send_signal(signal.SIGHUP)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:

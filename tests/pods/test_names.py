@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from unittest import mock
 
+import pytest
 from helpers.fixtures import Log, Patch
 from helpers.refusals import failing
 
@@ -17,6 +18,12 @@ from cgpause.pods.names import names_thread, read_names
 
 UID = "0f0e0d0c-0b0a-4908-8706-050403020100"
 OTHER = "1f0e0d0c-0b0a-4908-8706-050403020100"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: Patch) -> None:
+    """Wait for a reading as long as a busy machine needs for it."""
+    monkeypatch.setattr(background, "_PATIENCE_S", 60.0)
 
 
 def log_folder(folder: Path, name: str, uid: str = UID) -> None:
@@ -96,7 +103,6 @@ def test_an_old_answer_is_not_taken_for_a_new_one(tmp_path: Path, monkeypatch: P
     log_folder(tmp_path, "web", UID)
     answers.set()
     join_reading(names)
-    monkeypatch.setattr(background, "_PATIENCE_S", 60.0)
     assert set(names().pods) == {UID}
 
 
@@ -124,10 +130,9 @@ def test_a_disk_that_stays_slow_does_not_delay_each_call(tmp_path: Path, monkeyp
     join_reading(names)
 
 
-def test_a_bug_in_the_reading_costs_only_names(tmp_path: Path, monkeypatch: Patch, caplog: Log) -> None:
+def test_a_bug_in_the_reading_costs_only_names(tmp_path: Path, caplog: Log) -> None:
     log_folder(tmp_path, "web", UID)
     names = names_thread(str(tmp_path))
-    monkeypatch.setattr(background, "_PATIENCE_S", 60.0)
     before = names()
     with mock.patch.object(names_module, "read_names", failing(ValueError("a bug"))):
         assert names() == before
