@@ -64,6 +64,8 @@ class Screen:
         columns, lines = self.size
         self.cells = [[" "] * columns for _ in range(lines)]
         self.row = self.column = 0
+        self.too_wide = False
+        """Whether a line had more characters than there are columns since the screen was cleared."""
 
     @property
     def lines(self) -> list[str]:
@@ -87,7 +89,8 @@ class Screen:
             elif char == "\r":
                 self.column = 0
             else:
-                # Without wrapping, extra characters overwrite the last cell, so tests detect a line that is too wide.
+                # Without wrapping, extra characters overwrite the last cell.
+                self.too_wide = self.too_wide or self.column >= self.size[0]
                 self.cells[self.row][min(self.column, self.size[0] - 1)] = char
                 self.column += 1
         return ""
