@@ -27,7 +27,7 @@ def test_a_container_that_starts_in_a_paused_pod_ends_the_pause_whatever_other_p
 ) -> None:
     """Another pod changes attributes all the time."""
     containers = [path for path in tree.add_pod("noisy").iterdir() if path.is_dir()]
-    pod, daemon = pause_web(tree, start)
+    pod, daemon = pause_web(tree, start, NO_SACRIFICE + "settle_s = 3600\n")  # once resumed, it is not paused again
     said = "attributes of a pod not watched any more"
 
     def flood() -> bool:

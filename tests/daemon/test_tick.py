@@ -103,6 +103,7 @@ class Node:
 @pytest.fixture
 def node(bench: Bench, watch: Watch, monkeypatch: Patch) -> Iterator[Node]:
     monkeypatch.setattr(sampler_module, "parse_meminfo", lambda _: MemInfo(8 << 30, 6 << 30, 8 << 30))
+    monkeypatch.setattr("time.thread_time_ns", lambda: 0)
     (bench.fake.kubepods / "memory.high").write_text("max\n")
     (bench.fake.kubepods / "memory.max").write_text(f"{4 << 30}\n")
     with Sampler(bench.tree) as sampler, Cgroup(str(bench.fake.root), "") as root:

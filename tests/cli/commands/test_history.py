@@ -113,10 +113,11 @@ def test_a_length_that_cannot_be_is_no_traceback(state: Path, paused_s: float) -
 
 
 def test_since_and_pod_choose(state: Path) -> None:
-    note(state, paused(7200, 1), resumed(7191, 1, 9), paused(80, 2, pod="batch/job-7", uid="u2"))
+    old_s = 20 * 86_400  # NOW is the time at which pytest collected this file, perhaps hours ago
+    note(state, paused(old_s, 1), resumed(old_s - 9, 1, 9), paused(80, 2, pod="batch/job-7", uid="u2"))
 
-    assert [pause["uid"] for pause in document(state, "--since", "1h")["pauses"]] == ["u2"]
-    assert [pause["uid"] for pause in document(state, "--since", "3h")["pauses"]] == ["u1", "u2"]
+    assert [pause["uid"] for pause in document(state, "--since", "10d")["pauses"]] == ["u2"]
+    assert [pause["uid"] for pause in document(state, "--since", "30d")["pauses"]] == ["u1", "u2"]
     assert [pause["uid"] for pause in document(state, "--pod", "web")["pauses"]] == ["u1"]
     assert document(state, "--since", "1h")["since"].endswith("Z")
 
