@@ -12,9 +12,37 @@ from pathlib import Path
 import pytest
 from helpers.trees import records_left, wait_until
 from lab.bed.kubepods import PodSpec, Tier, make_uid, read_keyed
-from vm.realnode import CGROUP_ROOT, FULL_MIB, LONG_PAUSES, MIB, PAUSED, QUICK, Node, Start, cpu_max, pause_web
+from vm.realnode import (
+    CGROUP_ROOT,
+    FULL_MIB,
+    LONG_PAUSES,
+    MIB,
+    PAUSED,
+    QUICK,
+    Daemon,
+    Node,
+    Start,
+    cpu_max,
+    pause_web,
+)
 
 from cgpause.ledger.record import XATTR
+
+
+def wait_until_taken_in(node: Node, daemon: Daemon) -> None:
+    """Wait until the daemon has taken in all that happened before: events come in their order, and it logs a pod's."""
+    spec = PodSpec("empty", make_uid("empty", len(daemon.log)), None)
+    path = node.kubepods.pod_path(spec)
+    path.mkdir()
+    daemon.wait_for_log(f"pod appeared pod={spec.uid}")
+    path.rmdir()
+    daemon.wait_for_log(f"pod gone pod={spec.uid}")
+
+
+def wait_for_decision(node: Node, daemon: Daemon) -> None:
+    """Wait until the daemon has decided on all that happened before, with samples each 0.3 s (QUICK)."""
+    wait_until_taken_in(node, daemon)
+    wait_until_taken_in(node, daemon)  # it takes a second, so what the first one has seen is decided on by now
 
 
 @pytest.mark.newest_kernel
@@ -132,14 +160,14 @@ def test_a_pod_is_paused_only_while_a_program_runs_in_it(node: Node, start: Star
     comm = Path(f"/proc/{procs.read_text().strip()}/comm")
     wait_until(lambda: comm.read_text() == "pause\n", "the sandbox")
     os.kill(daemon.pid, signal.SIGCONT)
-    time.sleep(3)
+    wait_for_decision(node, daemon)
     assert "default/job" not in daemon.paused()
     node.start_container("job", 10)
     daemon.wait_for_pause("job")
 
     node.end("job")
     node.wait_until_cpu_max(path, "max 100000")
-    time.sleep(3)
+    wait_for_decision(node, daemon)
     assert cpu_max(path) == "max 100000"
     assert daemon.paused().count("default/job") == 1
 
@@ -156,16 +184,15 @@ def test_a_daemon_that_sleeps_learns_the_peak_of_a_pod_that_ends(node: Node, sta
     node.resize("ends", 80)
     node.wait_held("ends", 80)
     node.end("ends")
-    time.sleep(
-        3
-    )  # kubelet removes a pod's cgroup seconds after its last container; without it there is no peak to read
+    # kubelet removes a pod's cgroup seconds after its last container; without it there is no peak to read.
+    wait_until_taken_in(node, daemon)
     node.kubepods.remove_pod(node.specs["ends"])
     node.resize("killed", 500)
     killed = node.kubepods.pod_path(node.specs["killed"])
     wait_until(lambda: read_keyed(killed / "memory.events")["oom_kill"] > 0, "an OOM kill")
     assert read_keyed(killed / "memory.events")["oom"] == 0, "at the limit of kubepods"
     node.end("killed")
-    time.sleep(5)
+    wait_until_taken_in(node, daemon)
 
     assert daemon.stop() == 0
     peaks = json.loads((state / "learned.json").read_text())["peaks"]
@@ -235,11 +262,14 @@ def test_two_daemons_on_one_tree_wage_no_war(node: Node, start: Start, policy: s
     (node.kubepods.root / "memory.high").write_text("max")
     config = QUICK.replace("watermark", policy, 1).replace("enabled = false", "enabled = true")
     daemons = [start(config + LONG_PAUSES), start(config + LONG_PAUSES, root=CGROUP_ROOT)]
-    for _ in range(2):
-        node.resize("filler", FULL_MIB - 70)
-        time.sleep(2)
-        node.resize("filler", 10)
-        time.sleep(1)
+    for mib in (FULL_MIB - 70, 10) * 2:
+        node.resize("filler", mib)
+        node.wait_held("filler", mib)
+        for daemon in daemons:
+            wait_for_decision(node, daemon)
+    # `reserve` pauses no pod that runs alone, but both daemons set memory.high.
+    done = " paused pod=default/web " if policy == "watermark" else "armed memory.high"
+    assert any(done in daemon.log for daemon in daemons)
 
     assert [daemon.stop() for daemon in daemons] == [0, 0]
     assert cpu_max(pod) == "50000 100000"
