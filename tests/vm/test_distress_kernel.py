@@ -124,9 +124,11 @@ def test_what_is_started_in_a_paused_pod_from_outside_gets_it_resumed(node: Node
     """An exec probe, a preStop hook or kubectl exec would get no answer from a paused pod; above, the pod is frozen."""
     _, daemon = pause_web(node, start, f'mechanism = "throttle"\n{QUICK}{LONG_PAUSES}')
 
-    pid, pidfd = spawn_into(node.containers["web"].scope, ["/bin/sleep", "5"])
+    # It must not end before the daemon looks for it, however late that is.
+    pid, pidfd = spawn_into(node.containers["web"].scope, ["/bin/sleep", "infinity"])
 
     daemon.wait_for_log(VISITED)
-    node.resize("filler", 10)  # or the pod is paused again, on a slow machine before the program has run
-    assert exit_code(pid) == 0
+    node.resize("filler", 10)  # or the pod is paused again, and a paused process dies slowly
+    os.kill(pid, signal.SIGKILL)
+    assert exit_code(pid) == -signal.SIGKILL
     os.close(pidfd)
