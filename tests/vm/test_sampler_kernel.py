@@ -30,17 +30,20 @@ def test_a_cpu_that_waits_for_a_disk_is_idle(tmp_path: Path) -> None:
     with Sampler(tree) as sampler, subprocess.Popen(command, stderr=subprocess.DEVNULL) as reader:
         waited_s = seconds()[1]
         wait_until(lambda: seconds()[1] > waited_s + 0.5, "a CPU to wait for the disk")
-        sampler.sample(now_ns())
-        idle_s, waited_s = seconds()
-        begun_ns = now_ns()
-        time.sleep(3)
-        found = sampler.sample(now_ns()).idle_cpus
-        elapsed_s = (now_ns() - begun_ns) / NS_PER_S
-        idle, waiting = (
-            (now_s - then_s) / elapsed_s for now_s, then_s in zip(seconds(), (idle_s, waited_s), strict=True)
-        )
+        for _ in range(10):  # a busy machine may stop the test between its own reading and the sampler's
+            sampler.sample(now_ns())
+            idle_s, waited_s = seconds()
+            begun_ns = now_ns()
+            time.sleep(3)
+            found = sampler.sample(now_ns()).idle_cpus
+            elapsed_s = (now_ns() - begun_ns) / NS_PER_S
+            idle, waiting = (
+                (now_s - then_s) / elapsed_s for now_s, then_s in zip(seconds(), (idle_s, waited_s), strict=True)
+            )
+            if waiting > 0.2 and abs(found - idle - waiting) < waiting / 2:
+                break
         assert reader.poll() is None
         reader.kill()
     tree.close()
-    assert waiting > 0.02
+    assert waiting > 0.2
     assert abs(found - idle - waiting) < waiting / 2
