@@ -94,8 +94,9 @@ def test_a_trial_runs_all_jobs_and_leaves_nothing(worker: str, arm: str) -> None
     assert result["cpu_s"] > result["lost_cpu_s"] >= 0
     assert 0 < result["used_mean_pct"] <= 100
     assert (result["daemon_cpu_s"] > 0) is (arm != "none")
-    if arm == "stock" and result["restarts"]:  # a busy machine may have stopped the daemon for long; not each time
-        result = run_trial(arm, work)
+    for _ in range(2):
+        if arm == "stock" and result["restarts"]:  # a busy machine may have stopped the daemon for long; not each time
+            result = run_trial(arm, work)
     assert arm != "stock" or result["restarts"] == 0
     assert not (CGROUP_ROOT / TRIAL_SLICE).exists()
     assert not TRIAL_FOLDER.exists()
