@@ -37,14 +37,14 @@ class Peaks:
     """Highest use of the killed containers of each workload, until a pod of them has ended by itself."""
 
     def of(self, pod: Pod) -> tuple[int, ...]:
-        """Return the peaks of a pod's workload, with a guess if few are known and none exceeds its `killed` use."""
+        """Return the peaks of a pod's workload, with a guess if none exceeds its `killed` use."""
         if pod.workload is None:
             return ()
         known = self.known.get(pod.workload, ())
         if not self.killed:
             return known
         killed = self.killed.get(pod.workload, 0)
-        is_guessed = killed and len(known) < KNOWN_PEAKS and max(known, default=0) <= killed
+        is_guessed = killed and max(known, default=0) <= killed
         return (*known, int(killed * _KILLED_FACTOR)) if is_guessed else known
 
     def with_new(self, new: list[tuple[str, int]]) -> Peaks:

@@ -98,7 +98,7 @@ def test_a_sandbox_leaves_no_peak() -> None:
         pytest.param((), [130], id="more-than-it-had"),
         pytest.param((90,), [90, 130], id="more-than-all-others"),
         pytest.param((90, 101), [90, 101], id="a-higher-one-is-known"),
-        pytest.param((90,) * 8, [90] * 8, id="eight-are-known"),
+        pytest.param((90,) * 15, [*[90] * 15, 130], id="one-pod-may-leave-fifteen-in-a-minute"),
     ],
 )
 @pytest.mark.parametrize("seen", ["drop", "use"])
