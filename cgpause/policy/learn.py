@@ -9,7 +9,7 @@ from operator import ne
 
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import CgroupId, Ended, Pod, PodKind, PodUsage, Sample
-from cgpause.policy.growth import LITTLE_PCT, Growth, Growths, large_bytes, noise_bytes
+from cgpause.policy.growth import FIRST_MEMORY_NS, LITTLE_PCT, Growth, Growths, large_bytes, noise_bytes
 from cgpause.policy.peaks import Peaks, is_alike
 
 HALF_LIFE_S = 10.0
@@ -242,16 +242,19 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
         if base is not None and used < base:
             base = used
         if runs:
-            rate, flow, squares, grew = _grow(
-                rate, flow, squares, used - top, used - low, ran_ns - low_ran_ns, interval
-            )
+            rate, flow, squares, grew = _grow(old, used, low, ran_ns - low_ran_ns, interval)
         elif not is_paused:
             rate = _remembered(rate * interval.decay)
         top = used if used > top else top
     if begins:
         base, admitted, excused, started_ns, ran_ns, low_ran_ns = None, False, False, at_ns, 0, 0
         rate = flow = squares = 0.0
-    paused_used = (used if paused_used is None else paused_used) if is_paused else None
+    elif runs and ran_ns >= FIRST_MEMORY_NS:
+        admitted = True  # also one that had to run, such as in its turn: it has taken its first memory
+    if pod.paused is None:
+        paused_used = None
+    elif paused_used is None or (is_cached and is_read and pod.paused.since_ns > interval.since.read_at_ns):
+        paused_used = used  # the first use that is known in the pause: earlier growth is no reason to freeze the pod
     if is_read:
         read_used, read_rate, read_flow, read_squares = used, rate, flow, squares
         read_top = used if used > read_top or is_first else read_top
@@ -261,20 +264,23 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
     ))  # fmt: skip
 
 
-def _grow(
-    rate: float, flow: float, squares: float, grown: int, surge: int, surge_ns: int, interval: _Interval
-) -> tuple[float, float, float, bool]:
-    """Return `rate`, `flow`, `squares` and `grew` of a running pod after one more sample, from their values before it.
+def _grow(old: Growth, used: int, low: int, surge_ns: int, interval: _Interval) -> tuple[float, float, float, bool]:
+    """Return `rate`, `flow`, `squares` and `grew` of a running pod after one more sample.
 
-    `grown` are the bytes above its highest use so far, and `surge` those that it has taken in `surge_ns`.
+    It has taken its memory above `low` in `surge_ns`.
     """
-    rate, noise = rate * interval.decay, interval.noise
+    noise, grown, surge = interval.noise, used - old.top, used - low
+    rate, elapsed_ns, weights = old.rate * interval.decay, interval.elapsed_ns, interval.weights
+    if old.used == old.read_used and old.reclaimable > (old.used + old.reclaimable) >> 3:
+        # Until now too much of it was page cache: it has grown since the last reading, not only in this interval.
+        elapsed_ns = max(interval.sample.at_ns - max(interval.since.read_at_ns, old.started_ns), SHORTEST_NS)
+        weights = _weights(elapsed_ns)
     counted = grown if grown > 0 and surge > noise else 0
-    flow, squares = _average(flow, squares, counted, interval.weights)
+    flow, squares = _average(old.flow, old.squares, counted, weights)
     grew = grown > noise
     if counted:
         slow_ns = surge_ns if surge_ns > NS_PER_S else NS_PER_S
-        latest = grown * NS_PER_S / interval.elapsed_ns if grew else (surge - noise) * NS_PER_S / slow_ns
+        latest = grown * NS_PER_S / elapsed_ns if grew else (surge - noise) * NS_PER_S / slow_ns
         rate = latest if latest > rate else rate
     return _remembered(rate), flow, squares, grew
 

@@ -295,6 +295,14 @@ def test_a_pod_that_was_paused_before_the_daemon_has_its_memory_and_waits_to_go_
     assert found.paused_used == 10 * MIB
 
 
+@pytest.mark.parametrize(("ran_ms", "seen", "admitted"), [(1999, POD, False), (2000, POD, True), (2000, PAUSED, False)])
+def test_a_newcomer_that_had_to_run_is_none_after_two_seconds(ran_ms: int, seen: Pod, admitted: bool) -> None:
+    """Such as one that ran in its turn, whatever the memory."""
+    known = growth(10, admitted=False, started_ns=START_NS - ran_ms * MS, ran_ns=(ran_ms - 100) * MS)
+    known = known._replace(at_ns=START_NS, paused_used=10 * MIB if seen is PAUSED else None)
+    assert after(known, 100, 10, seen).admitted is admitted
+
+
 # Drops and restarts
 
 

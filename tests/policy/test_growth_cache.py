@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 from helpers.growths import NOISE, POD, look, readings
-from helpers.nodes import MIB
+from helpers.nodes import MIB, MS, START_NS, record
 
 from cgpause.core.model import PodUsage
+from cgpause.policy.demand import grown_bytes
 from cgpause.policy.growth import Growths
 from cgpause.policy.learn import learn
 
@@ -73,6 +74,27 @@ def test_rates(looks: list[tuple[float, float, float | None]], least: float, mos
     found = readings(*looks)
     assert least * MIB <= found.rate <= most * MIB
     assert found.base is None
+
+
+def test_growth_that_was_unknown_since_a_reading_has_taken_the_time_since() -> None:
+    """At 800 MiB, 200 MiB of page cache are more than an eighth; at 1610 MiB they are not, and the use is known."""
+    found = readings((0, 800, 200), *((50 * step, 800 + 45 * step, None) for step in range(1, 21)))
+    assert found.rate == pytest.approx(900 * MIB)
+    assert found.step() < 60 * MIB
+
+
+@pytest.mark.parametrize(("paused_ms", "since_pause"), [(400, 0), (-100, 72)], ids=["before-the-pause", "in-the-pause"])
+def test_growth_that_was_unknown_at_a_pause_is_none_of_the_pause(paused_ms: float, since_pause: int) -> None:
+    running, growths = replace(POD, reclaimable_bytes=100 * MIB), Growths()
+    paused = replace(running, paused=record(START_NS + int(paused_ms * MS)))
+    for ms, used, seen, read_ms in (
+        (0, 200, running if paused_ms > 0 else paused, 0),
+        (450, 272, paused, 0),
+        (1000, 272, paused, 1000),
+        (1050, 272, paused, 1000),
+    ):
+        growths = learn(growths, look(ms, PodUsage((used + 100) * MIB, seen), read_ms=read_ms))
+    assert grown_bytes(growths.pods[POD.cgroup]) == since_pause * MIB
 
 
 def test_what_was_known_at_the_last_reading_is_kept_when_all_since_was_cache() -> None:
