@@ -31,7 +31,10 @@ from cgpause.telemetry.saver import Saver
 log = logging.getLogger(__name__)
 
 _DETAILS_NS = NS_PER_S
-"""Shortest interval of `PodTree.read_details`."""
+"""Interval of `PodTree.read_details`."""
+_DETAILS_SOON_NS = NS_PER_S // 10
+"""The same if more than 1/512 of the capacity has gone since: a pod with much page cache may have taken it, and nothing
+else shows the growth of such a pod."""
 _IDLE_S = 0.01
 """Pause after inotify events without a meaning: a container that owns its cgroup can cause any number of them, and the
 daemon would take a CPU."""
@@ -62,6 +65,8 @@ class Loop:
     _cost_ns: int = 0
     """CPU time of a sample and its decision, smoothed."""
     _details_at_ns: int = 0
+    _details_bytes: int = 0
+    """Headroom at the last reading of details, in bytes."""
 
     def wait(self) -> tuple[Changes, bool]:
         """Wait for an event or for the next due time; return the changes, and whether there is memory pressure."""
@@ -139,7 +144,7 @@ class Loop:
     def _decide(self, at_ns: int) -> None:
         """Take a sample, decide, act, and plan the next sample."""
         config = self.intake.tree.config
-        was_tight, details_due = self.schedule.tight, at_ns >= self._details_at_ns
+        was_tight, details_due = self.schedule.tight, self._are_details_due(at_ns)
         self.intake.distress.scan(at_ns, unwatched=self.intake.watch.degraded)
         try:
             # Pods without a program do not count, so memory may seem plentiful: look for their programs.
@@ -188,7 +193,7 @@ class Loop:
         moving = None if details or config.policy is not Policy.RESERVE else self.state.reserve.growths.moving
         sample = self.sampler.sample(at_ns, late_ns=late_ns, cost_ns=self._cost_ns, moving=moving)
         if details:
-            self._details_at_ns = at_ns + _DETAILS_NS
+            self._details_at_ns, self._details_bytes = at_ns + _DETAILS_NS, sample.headroom.available_bytes
             begun_ns = time.thread_time_ns()
             sample = self.sampler.add_details(sample)
             details_ns = time.thread_time_ns() - begun_ns
@@ -198,6 +203,13 @@ class Loop:
         # Smoothed, because one slow sample must not slow sampling down.
         self._cost_ns += (spent_ns - self._cost_ns) // 8
         return sample, decision
+
+    def _are_details_due(self, at_ns: int) -> bool:
+        if at_ns >= self._details_at_ns or self.headroom is None:
+            return True
+        gone_bytes = self._details_bytes - self.headroom.available_bytes
+        is_soon = at_ns >= self._details_at_ns - _DETAILS_NS + _DETAILS_SOON_NS
+        return is_soon and gone_bytes > self.headroom.capacity_bytes >> 9
 
     def _brake(self, headroom: Headroom, at_ns: int) -> None:
         current_bytes, wakes = self.sampler.kubepods.current_bytes, self.intake.psi.on_kubepods

@@ -171,6 +171,18 @@ def test_while_a_container_is_made_its_pod_is_decided_on_once_it_is_no_longer_sp
     assert node.loop.schedule.quiet is None
 
 
+@pytest.mark.parametrize(
+    ("after_ms", "gone_mib", "due"),
+    [(99, 900, False), (100, 8, False), (100, 9, True), (999, 0, False), (1000, 0, True)],
+)
+def test_details_are_read_sooner_while_headroom_goes(node: Node, after_ms: int, gone_mib: int, due: bool) -> None:
+    """Of a pod with much page cache nothing else shows growth. An interval is a second; 8 MiB are 1/512 of 4 GiB."""
+    loop = node.loop
+    loop.headroom = Headroom(8 << 30, 6 << 30, 4 << 30, 1 << 30)
+    loop._details_at_ns, loop._details_bytes = START_NS + S, loop.headroom.available_bytes + (gone_mib << 20)
+    assert loop._are_details_due(START_NS + after_ms * S // 1000) is due
+
+
 def test_a_sample_has_the_time_at_which_memory_is_read(bench: Bench, node: Node, monkeypatch: Patch) -> None:
     """A refresh before it may wait half a second for a disk; in that time pods grow."""
 
