@@ -246,15 +246,12 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
         elif not is_paused:
             rate = _remembered(rate * interval.decay)
         top = used if used > top else top
+    # A pod that has to run, such as in its turn, has taken its first memory by then.
+    admitted = admitted or (runs and ran_ns >= FIRST_MEMORY_NS)
     if begins:
         base, admitted, excused, started_ns, ran_ns, low_ran_ns = None, False, False, at_ns, 0, 0
         rate = flow = squares = 0.0
-    elif runs and ran_ns >= FIRST_MEMORY_NS:
-        admitted = True  # also one that had to run, such as in its turn: it has taken its first memory
-    if pod.paused is None:
-        paused_used = None
-    elif paused_used is None or (is_cached and is_read and pod.paused.since_ns > interval.since.read_at_ns):
-        paused_used = used  # the first use that is known in the pause: earlier growth is no reason to freeze the pod
+    paused_used = _paused_used(old, used, usage, interval) if is_paused else None
     if is_read:
         read_used, read_rate, read_flow, read_squares = used, rate, flow, squares
         read_top = used if used > read_top or is_first else read_top
@@ -262,6 +259,16 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
         used, reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, at_ns, paused_used, read_used,
         read_top, read_rate, admitted, grew, excused, flow, squares, read_flow, read_squares, last_peak, highest_peak,
     ))  # fmt: skip
+
+
+def _paused_used(old: Growth, used: int, usage: PodUsage, interval: _Interval) -> int:
+    """Return the `paused_used` of a paused pod: its first known use, for earlier growth is no reason to freeze it."""
+    current, pod = usage
+    if old.paused_used is None:
+        return used
+    was_unknown = interval.is_read and pod.reclaimable_bytes > current >> 3
+    began_ns = 0 if pod.paused is None else pod.paused.since_ns
+    return used if was_unknown and began_ns > interval.since.read_at_ns else old.paused_used
 
 
 def _grow(old: Growth, used: int, low: int, surge_ns: int, interval: _Interval) -> tuple[float, float, float, bool]:
