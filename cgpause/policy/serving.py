@@ -130,8 +130,8 @@ def serve(
             elif one.active and not one.is_service:  # the slack leaves its growth out already
                 running.promised += one.worst
         else:
-            overdue_bytes = overdue.granted if overdue is not None and one.is_paused and one is not overdue else 0.0
-            demand, fits_in, added, total = _test(one, total, running, slack, headroom, overdue_bytes, resume_share)
+            due_bytes = _due_bytes(overdue, one)
+            demand, fits_in, added, total = _test(one, total, running, slack, headroom, due_bytes, resume_share)
             runs = demand <= fits_in or demand <= one.negligible
             if runs:
                 running.add(added, total)
@@ -150,7 +150,7 @@ def _test(
     running: Growing,
     slack: float,
     headroom: float,
-    overdue_bytes: float,
+    due_bytes: float,
     resume_share: float,
 ) -> tuple[float, float, Demand, float]:
     """Return the bytes that a pod needs, the bytes that they must fit in if it is to run, and the demand to add then.
@@ -158,12 +158,12 @@ def _test(
     Usually the pod's growth has to fit the slack. If the grant of a growing pod that is paused or new does not fit, the
     test compares the grant, and the pod does not run. If such a pod has a `start`, the test compares `start` with the
     slack instead. `total` is `running.bytes_with(one)`; the last value returned is the same with the demand to add.
-    `overdue_bytes` are bytes that an overdue pod needs.
+    `due_bytes` are bytes that an overdue pod needs (`_due_bytes`).
     """
     grown = running.bytes
-    fits_in = slack - grown - overdue_bytes
+    fits_in = slack - grown - due_bytes
     if one.active and (one.is_paused or one.newcomer):
-        unpromised = headroom - PROMISED * running.promised - overdue_bytes
+        unpromised = headroom - PROMISED * running.promised - due_bytes
         if one.granted <= unpromised:
             fits_in -= resume_share * grown if one.is_paused else 0.0
         elif one.start:
@@ -242,6 +242,17 @@ def _overdue(active: Sequence[Demand], first: Demand | None, blocked: Container[
         if one.is_overdue and one is not first and not one.excused and one.usage.pod.cgroup not in blocked
     ]
     return min(overdue, key=_paused_since, default=None)
+
+
+def _due_bytes(overdue: Demand | None, one: Demand) -> float:
+    """Return the bytes that `one` has to leave free for the overdue pod.
+
+    So do paused pods, and new ones that have no higher priority: without that, new pods took each headroom that came.
+    """
+    if overdue is None or one is overdue:
+        return 0.0
+    waits = one.is_paused or (one.newcomer and one.usage.pod.priority <= overdue.usage.pod.priority)
+    return overdue.granted if waits else 0.0
 
 
 def _paused_since(one: Demand) -> int:

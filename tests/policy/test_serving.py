@@ -273,6 +273,17 @@ def test_no_pod_begins_with_what_an_overdue_one_waits_for() -> None:
     assert running(60, a, runs, late._replace(is_overdue=True)) == "Ab", "a pod that runs goes on"
 
 
+@pytest.mark.parametrize(("priority", "runs"), [(0, "A"), (-1, "A"), (1, "Ab")])
+def test_a_new_pod_leaves_the_headroom_to_an_overdue_one_of_its_priority(priority: int, runs: str) -> None:
+    """A stream of small new pods otherwise takes each headroom before it is large enough."""
+    a, late = want("a", 10), want("c", 90, 60, growth=60, paused_s=20)._replace(is_overdue=True)
+    usage = PodUsage(100 * MIB, replace(pod("b"), priority=priority))
+    new = want("b", 90, 20, growth=20, newcomer=True)._replace(usage=usage)
+    assert running(60, a, new, late) == runs
+    assert running(60, a, new, late._replace(is_overdue=False)) == "Ab"
+    assert running(60, a, new._replace(newcomer=False), late) == "Ab", "a pod that runs goes on"
+
+
 def test_no_pod_waits_for_an_overdue_one_that_has_no_way_to_its_peak() -> None:
     a, small, late = want("a", 10), want("b", 20, growth=5, paused_s=1), want("c", 900, 800, paused_s=50)
     assert running(60, a, small, late._replace(is_overdue=True)) == "Ab"
