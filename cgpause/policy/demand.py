@@ -52,7 +52,7 @@ class Basis(StrEnum):
 
     LIMIT = "limit"
     PEAKS = "peaks of its workload"
-    GROWTH = "as much again as it uses, for it has no limit"
+    GROWTH = "as much again as it uses, for it has no limit below the node's memory"
     RATE = "its present pace"
     FIRST = "its first memory"
     NOTHING = "nothing: it does not grow"
@@ -156,11 +156,15 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
     limit, paused = pod.memory_max_bytes, pod.paused
     is_paused, newcomer, soon = paused is not None, not admitted, flow * ACTIVE_S
     claim: float = _INFINITE if limit is None else limit - used if limit > used else 0
+    limit = (
+        limit if limit is not None and limit < terms.capacity_bytes else None
+    )  # one as large as the node says nothing
     fastest = rate * terms.reaction_s
     fastest = fastest if fastest < claim else claim
     active = False
     if newcomer or is_paused or rate * ACTIVE_S > terms.active_bytes or growth.may_take_first_memory():
         worst, expected, basis = _amounts(growth, limit, claim, peaks)
+        worst = worst if worst < claim else claim
         active = claim >= 4096 and expected + used - low > terms.active_bytes
         if basis is _GROWTH:
             worst = expected = max(worst * (1 - terms.idle_share), fastest)

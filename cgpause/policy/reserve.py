@@ -148,10 +148,10 @@ def unused_bytes(state: ReserveState, sample: Sample, *, only_growing: bool = Fa
     """
     reaction = reaction_s(state.late_s, sample)
     growths = state.growths
-    headroom = grantable_bytes(sample)
+    headroom, capacity = grantable_bytes(sample), sample.headroom.capacity_bytes
     beyond = least = 0.0
     if only_growing:
-        least = worthwhile_bytes(sample.headroom.capacity_bytes, _growing_pods(growths, sample)) / ACTIVE_S
+        least = worthwhile_bytes(capacity, _growing_pods(growths, sample)) / ACTIVE_S
     for usage in growths.moving:
         pod, growth = usage.pod, growths.pods[usage.pod.cgroup]
         if pod.no_program or (
@@ -159,9 +159,10 @@ def unused_bytes(state: ReserveState, sample: Sample, *, only_growing: bool = Fa
         ):
             continue
         limit = pod.memory_max_bytes
-        if limit is None:
+        if limit is None or limit >= capacity:  # as in `demand`
             peaks = growths.peaks.of(pod)
-            headroom -= unbounded_bytes(growth, peaks, reaction)
+            most = unbounded_bytes(growth, peaks, reaction)
+            headroom -= most if limit is None else min(most, max(limit - growth.used, 0))
             beyond = max(beyond, beyond_bytes(growth.used, peaks))
         else:
             headroom -= max(limit - growth.used, 0)
@@ -171,12 +172,15 @@ def unused_bytes(state: ReserveState, sample: Sample, *, only_growing: bool = Fa
 
 
 def end_shortage(state: ReserveState) -> ReserveState:
-    """Return the state once all pods have headroom: every newcomer is admitted, and no pod is excused."""
+    """Return the state once all pods have headroom: no pod is excused, and every newcomer with a program is admitted.
+
+    `unused_bytes` has not counted the others.
+    """
     growths = state.growths
     pods = {
         usage.pod.cgroup: one._replace(admitted=True, excused=False)
         for usage in growths.moving
-        if (one := growths.pods[usage.pod.cgroup]).excused or not one.admitted
+        if not usage.pod.no_program and ((one := growths.pods[usage.pod.cgroup]).excused or not one.admitted)
     }
     return state._replace(growths=growths._replace(pods={**growths.pods, **pods})) if pods else state
 
@@ -309,13 +313,9 @@ def _sacrifice(state: ReserveState, sample: Sample, places: Sequence[Place]) -> 
     unsafe_since_ns = state.unsafe_since_ns
     if unsafe_since_ns is None or sample.at_ns - unsafe_since_ns < UNSAFE_S * NS_PER_S:
         return None
-    stoppable = [place for place in places if place.stoppable]
-    # Pauses can help if headroom is left, or if a pod other than the first runs and may take memory.
-    if grantable_bytes(sample) > 0 or any(
-        place.runs and place.demand >= 4096 for place in stoppable if not place.first
-    ):
-        return None
-    return choose([place.usage for place in stoppable], state.killed, sample)
+    if grantable_bytes(sample) > 0:
+        return None  # without any, no pod runs that a pause could still stop from growing
+    return choose([place.usage for place in places if place.stoppable], state.killed, sample)
 
 
 def runnable_pods(idle_cpus: float, cpus: float, running: int, paused: int) -> float:

@@ -333,7 +333,7 @@ def test_a_decision_of_the_reserve_policy_shows_its_numbers(capsys: Capture) -> 
             "rate_bytes_per_s": 50 * MIB,
             "demand_bytes": 5 * MIB,
             "available_bytes": 4 * MIB,
-            "based_on": "as much again as it uses, for it has no limit",
+            "based_on": "as much again as it uses, for it has no limit below the node's memory",
             "pause_cost_s": 2.5,
             "first": False,
         },

@@ -29,6 +29,15 @@ def test_the_fewer_peaks_are_known_the_more_stays_free_beyond_them(
     assert mib(asked(growing(100), limit, peaks=peaks).beyond) == beyond
 
 
+@pytest.mark.parametrize("peaks", [(), (400,)], ids=["unknown", "a-known-peak"])
+def test_a_limit_as_large_as_the_node_limits_nothing(peaks: tuple[float, ...]) -> None:
+    """With such a limit a new pod waited for memory that no node of this size can give it, for ten minutes."""
+    new = growing(10, admitted=False, started_ns=1)
+    none, equal, below = (asked(new, limit, peaks=peaks) for limit in (None, 1000, 999))
+    assert none == equal._replace(usage=none.usage)
+    assert below.worst > equal.worst
+
+
 def test_a_young_pod_with_a_known_peak_has_its_first_memory_reserved() -> None:
     """It starts beside others, and a decision later it has not yet taken what it will take at once."""
     young = {"started_ns": 1, "ran_ns": S, "low": 0}

@@ -23,6 +23,8 @@ from cgpause.policy.reserve import end_shortage, grantable_bytes, observe
         pytest.param({"claim": 40}, 0, id="stands-still"),
         pytest.param({"claim": 40, "rate": 1}, 40, id="limit"),
         pytest.param({"rate": 1}, 300, id="no-limit"),
+        pytest.param({"rate": 1, "claim": 700}, 300, id="a-limit-as-large-as-the-node"),
+        pytest.param({"rate": 1, "claim": 699}, 699, id="a-limit-a-little-below-it"),
         pytest.param({"rate": 4000}, 400, id="no-limit-and-fast"),
         pytest.param({"rate": 1, "workload": "default/job"}, 50, id="a-known-peak"),
         pytest.param({"rate": 1, "workload": "default/other"}, 300, id="another-workload's-peak"),
@@ -210,8 +212,10 @@ def test_many_pods_that_each_grow_by_little_are_paused_before_they_fill_the_node
 def test_quiet_nodes_end_shortage() -> None:
     known = {"admitted": False}
     node = Node(free=900).add("a", 300).add("b", 0, known=known).add("c", 0, known=known)
+    node.add("waits", 0, known=known, no_program=True)
     state = observe(node.state().reserve, node.sample())
-    assert all(one.admitted for one in end_shortage(state).growths.pods.values())
+    admitted = {key.path[-1] for key, one in end_shortage(state).growths.pods.items() if one.admitted}
+    assert admitted == {"a", "b", "c"}, "a pod is still new when its program starts"
     assert end_shortage(end_shortage(state)) == end_shortage(state)
     excused = observe(Node(free=900).add("a", 300, known={"excused": True}).state().reserve, node.sample())
     assert not any(one.excused for one in end_shortage(excused).growths.pods.values())

@@ -332,7 +332,7 @@ def test_the_peaks_that_the_daemon_has_learned_count(tree: FakeTree, learned_dir
     assert known["based_on"] == "peaks of its workload"
     assert known["demand_bytes"] >= 200 * MIB, "the peak less what it uses"
     # The node's daemon has learned only about the node's own tree.
-    assert unknown["based_on"] == "as much again as it uses, for it has no limit"
+    assert unknown["based_on"] == "as much again as it uses, for it has no limit below the node's memory"
     assert snapshot(tree.folder / "state") == before
 
 
