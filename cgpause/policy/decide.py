@@ -296,28 +296,29 @@ def _group(
         else:
             parts.unstoppable.append((usage, running_s))
     if due:
-        _take_turns(parts, due, stretches, _grantable_bytes(sample, config), config)
+        _take_turns(parts, due, stretches, sample, config)
     return parts
 
 
 def _take_turns(
-    parts: _Groups, due: list[PodUsage], stretches: Mapping[CgroupId, limits.Stretch], grantable: float, config: Config
+    parts: _Groups, due: list[PodUsage], stretches: Mapping[CgroupId, limits.Stretch], sample: Sample, config: Config
 ) -> None:
     """Sort the `due` pods, whose pause has taken the longest time allowed, into resumed and still paused ones.
 
     The pod due longest comes first. One pod at a time has a turn: together they would fill the node. A starting pod
-    needs no turn if its claim fits: `grantable` bytes, less the claims of pods that have a turn or run after a pause
+    needs no turn if its claim fits: the grantable bytes, less the claims of pods that have a turn or run after a pause
     during their start. (It may be a service, and its probe kills a service that starts too late.)
     """
-    headroom, turn_taken = grantable, False
+    headroom, turn_taken = _grantable_bytes(sample, config), False
+    capacity = sample.headroom.capacity_bytes
     for usage, _ in parts.unstoppable:
         stretch = stretches.get(usage.pod.cgroup)
         if stretch is not None and (stretch.turn or stretch.starting):
             turn_taken = turn_taken or stretch.turn
-            headroom -= _claim_bytes(usage)
+            headroom -= _claim_bytes(usage, capacity)
     due.sort(key=lambda usage: limits.end_ns(usage.pod, stretches[usage.pod.cgroup], config.pause))
     for usage in due:
-        claim = _claim_bytes(usage)
+        claim = _claim_bytes(usage, capacity)
         fits = usage.pod.kind is PodKind.STARTING and claim <= max(headroom, 0.0)
         if turn_taken and not fits:
             parts.paused.append(usage)
@@ -332,10 +333,14 @@ def _take_turns(
         parts.unstoppable.append((usage, config.pause.min_run_s))
 
 
-def _claim_bytes(usage: PodUsage) -> int:
-    """Return the bytes that a pod may take up to its limit; without a limit as much again as it uses."""
+def _claim_bytes(usage: PodUsage, capacity_bytes: int) -> int:
+    """Return the bytes that a pod may take up to its limit.
+
+    Without a limit below the node's capacity, that is as much again as it uses.
+    """
     limit, used = usage.pod.memory_max_bytes, usage.used_bytes
-    return used if limit is None else max(limit - used, 0)
+    claim = used if limit is None else max(limit - used, 0)
+    return min(claim, used) if limit is None or limit >= capacity_bytes else claim
 
 
 def _grantable_bytes(sample: Sample, config: Config) -> float:

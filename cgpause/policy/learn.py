@@ -247,7 +247,8 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
             rate = _remembered(rate * interval.decay)
         top = used if used > top else top
     # A pod that has to run, such as in its turn, has taken its first memory by then.
-    admitted = admitted or (runs and ran_ns >= FIRST_MEMORY_NS)
+    ran_long = runs and ran_ns >= FIRST_MEMORY_NS and at_ns - pod.spared_until_ns >= FIRST_MEMORY_NS
+    admitted = admitted or ran_long
     if begins:
         base, admitted, excused, started_ns, ran_ns, low_ran_ns = None, False, False, at_ns, 0, 0
         rate = flow = squares = 0.0
@@ -266,7 +267,7 @@ def _paused_used(old: Growth, used: int, usage: PodUsage, interval: _Interval) -
     current, pod = usage
     if old.paused_used is None:
         return used
-    was_unknown = interval.is_read and pod.reclaimable_bytes > current >> 3
+    was_unknown = interval.is_read and max(old.reclaimable, pod.reclaimable_bytes) > current >> 3
     began_ns = 0 if pod.paused is None else pod.paused.since_ns
     return used if was_unknown and began_ns > interval.since.read_at_ns else old.paused_used
 

@@ -197,10 +197,9 @@ def way(active: Sequence[Demand], headroom: float, first: Demand | None, *, alon
     blocked: set[CgroupId] = set()
     followers = [one for one in active if one is not first and not one.is_service]
     for one in sorted(followers, key=lambda one: one.worst):
-        if one.counted >= one.granted:
-            continue
         if one.granted > headroom:
             blocked.add(one.usage.pod.cgroup)
+        if one.granted > headroom or one.counted >= one.granted:
             continue
         slack = min(slack, headroom - one.granted)
         headroom += one.returns

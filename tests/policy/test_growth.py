@@ -301,6 +301,8 @@ def test_a_newcomer_that_had_to_run_is_none_after_two_seconds(ran_ms: int, seen:
     known = growth(10, admitted=False, started_ns=START_NS - ran_ms * MS, ran_ns=(ran_ms - 100) * MS)
     known = known._replace(at_ns=START_NS, paused_used=10 * MIB if seen is PAUSED else None)
     assert after(known, 100, 10, seen).admitted is admitted
+    spared = replace(seen, spared_until_ns=START_NS - 1899 * MS)
+    assert not after(known, 100, 10, spared).admitted, "its containers were made until a moment ago"
 
 
 # Drops and restarts

@@ -97,6 +97,18 @@ def test_growth_that_was_unknown_at_a_pause_is_none_of_the_pause(paused_ms: floa
     assert grown_bytes(growths.pods[POD.cgroup]) == since_pause * MIB
 
 
+def test_growth_before_a_pause_is_none_of_it_though_it_has_pushed_the_cache_out() -> None:
+    growths = Growths()
+    for ms, current, cached, paused, read_ms in (
+        (0, 1000, 200, False, 0),
+        (800, 1200, 200, True, 0),
+        (1000, 1200, 50, True, 1000),
+    ):
+        seen = replace(POD, reclaimable_bytes=cached * MIB, paused=record(START_NS + 750 * MS) if paused else None)
+        growths = learn(growths, look(ms, PodUsage(current * MIB, seen), read_ms=read_ms))
+    assert grown_bytes(growths.pods[POD.cgroup]) == 0
+
+
 def test_what_was_known_at_the_last_reading_is_kept_when_all_since_was_cache() -> None:
     looks = [(0, 100, 0), (1000, 110, 0), (1050, 160, None), (2000, 160, 50)]
     found = readings(*looks)

@@ -287,6 +287,8 @@ def test_a_new_pod_leaves_the_headroom_to_an_overdue_one_of_its_priority(priorit
 def test_no_pod_waits_for_an_overdue_one_that_has_no_way_to_its_peak() -> None:
     a, small, late = want("a", 10), want("b", 20, growth=5, paused_s=1), want("c", 900, 800, paused_s=50)
     assert running(60, a, small, late._replace(is_overdue=True)) == "Ab"
+    unknown = late._replace(is_overdue=True, counted=800.0 * MIB)
+    assert running(60, a, small, unknown) == "Ab", "its whole grant is counted, as of a pod paused at its start"
 
 
 def test_of_several_overdue_pods_the_one_paused_longest_is_waited_for() -> None:
@@ -325,7 +327,8 @@ def test_an_excused_pod_runs_and_only_its_growth_is_reserved() -> None:
         pytest.param(50, (want("b", 60, returns=90), want("c", 70)), 50, "bc", id="a-blocked-pod-gives-nothing-back"),
         pytest.param(50, (want("b", 40, 20),), 30, "", id="at-its-expected-demand"),
         pytest.param(50, (want("b", 20, is_service=True),), 50, "", id="services-do-not-count"),
-        pytest.param(50, (want("b", 60, growth=60),), 50, "", id="nor-a-pod-with-its-whole-demand-reserved"),
+        pytest.param(50, (want("b", 50, growth=50),), 50, "", id="nor-a-pod-with-its-whole-demand-reserved"),
+        pytest.param(50, (want("b", 51, growth=51),), 50, "b", id="but-it-may-have-no-way-either"),
     ],
 )
 def test_way(headroom: float, demands: tuple[Demand, ...], slack: float, blocked: str) -> None:

@@ -78,9 +78,12 @@ def test_page_cache_does_not_make_a_claim_smaller() -> None:
     assert resumed(node) == ["b"]
 
 
+@pytest.mark.parametrize("claim", [None, 900], ids=["no-limit", "a-limit-as-large-as-the-node"])
 @pytest.mark.parametrize(("free", "expected"), [(200, ["a", "b", "c"]), (199, ["a", "b"]), (99, ["a"])])
-def test_of_a_starting_pod_without_a_limit_its_use_counts_as_its_claim(free: float, expected: list[str]) -> None:
+def test_of_a_starting_pod_without_a_limit_its_use_counts_as_its_claim(
+    free: float, expected: list[str], claim: float | None
+) -> None:
     node = starting(free)
     for name in ("a", "b", "c"):
-        add(node, name, None)
+        add(node, name, claim)
     assert resumed(node) == expected
