@@ -278,7 +278,7 @@ class Sample:
     cost_ns: int = 0
     """Recent CPU time of a sample and its decision: the more it costs, the fewer samples are taken."""
     limit_kills: int = 0
-    """Number of kills at the limit of kubepods that were seen so far; read once a second while memory is tight."""
+    """Number of kills at the limit of kubepods that were seen so far; read with the details of pods."""
     ended: tuple[Ended, ...] = ()
     """The pods and killed containers that have ended since the last sample with a decision."""
 

@@ -193,12 +193,12 @@ class Loop:
         moving = None if details or config.policy is not Policy.RESERVE else self.state.reserve.growths.moving
         sample = self.sampler.sample(at_ns, late_ns=late_ns, cost_ns=self._cost_ns, moving=moving)
         if details:
+            is_early, begun_ns = at_ns < self._details_at_ns, time.thread_time_ns()
             self._details_at_ns, self._details_bytes = at_ns + _DETAILS_NS, sample.headroom.available_bytes
-            begun_ns = time.thread_time_ns()
             sample = self.sampler.add_details(sample)
-            details_ns = time.thread_time_ns() - begun_ns
+            details_ns = 0 if is_early else time.thread_time_ns() - begun_ns
         decision = decide(self.state, sample, config)
-        # Details (once a second) and actions are not counted: their cost does not grow with the number of samples.
+        # Actions are not counted, nor are details once a second: their cost does not grow with the number of samples.
         spent_ns = time.thread_time_ns() - started_ns - details_ns
         # Smoothed, because one slow sample must not slow sampling down.
         self._cost_ns += (spent_ns - self._cost_ns) // 8

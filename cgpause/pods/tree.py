@@ -73,6 +73,8 @@ class PodTree:
         """The ends of pods and killed containers for the next decision; the loop clears them after it."""
         self.read_at_ns = 0
         """Time of the last `read_details`; 0: never."""
+        self._seldom_at_ns = 0
+        """Earliest time at which `read_details` reads CPU times and checks for listening sockets again."""
         self.classifier = Classifier(self.pods, kinds or Kinds())
         self.programs = Programs(self.pods, self.classifier, self._has_word)
         self.words = words or OwnWords(root)
@@ -286,12 +288,17 @@ class PodTree:
     def read_details(self, at_ns: int) -> None:
         """Read the facts that a decision needs while memory is tight, or where `is_use_unknown`.
 
-        They are reclaimable memory, tmpfs, which pods listen and, if sacrifices are configured, CPU time. The loop
-        calls it once a second at most; `TrackedPod.is_stat_due` avoids most readings of memory.stat, the slowest of
-        them. A pod that cannot be read keeps its last values.
+        They are reclaimable memory, tmpfs, which pods listen and, if sacrifices are configured, CPU time; the last two
+        once a second at most. The loop calls it once a second, and more often while headroom goes.
+        `TrackedPod.is_stat_due` avoids most readings of memory.stat, the slowest of them. A pod that cannot be read
+        keeps its last values.
         """
         self.read_at_ns = at_ns
-        wants_cpu = self.config.reserve.sacrifice  # only sacrifices use the CPU time
+        is_seldom_due = at_ns >= self._seldom_at_ns
+        if is_seldom_due:
+            self._seldom_at_ns = at_ns + NS_PER_S
+        has_cpu = self.config.reserve.sacrifice  # only sacrifices use the CPU time
+        wants_cpu = has_cpu and is_seldom_due
         for tracked in self.pods.values():
             usage = tracked.usage
             if usage is tracked.calm_usage and usage is not None and at_ns < tracked.stat_at_ns and not wants_cpu:
@@ -305,7 +312,8 @@ class PodTree:
             if not is_due and not wants_cpu:
                 continue
             cgroup, pod = tracked.cgroup, tracked.pod
-            reclaimable_bytes, shmem_bytes, cpu_usage_usec = pod.reclaimable_bytes, pod.shmem_bytes, None
+            reclaimable_bytes, shmem_bytes = pod.reclaimable_bytes, pod.shmem_bytes
+            cpu_usage_usec = pod.cpu_usage_usec if has_cpu else None
             try:
                 if is_due:
                     reclaimable_bytes, shmem_bytes = tracked.read_stat(at_ns)
@@ -322,7 +330,8 @@ class PodTree:
                 tracked.pod = replace(
                     pod, reclaimable_bytes=reclaimable_bytes, shmem_bytes=shmem_bytes, cpu_usage_usec=cpu_usage_usec
                 )
-        self.classifier.check_listening(self.pods.values(), at_ns)
+        if is_seldom_due:
+            self.classifier.check_listening(self.pods.values(), at_ns)
 
     def is_use_unknown(self, capacity_bytes: int) -> bool:
         """Return whether `read_details` has to say how much a pod uses, or may use, in a sample far from the limit.

@@ -66,7 +66,7 @@ def inspect_pod(pod):
 programs.inspect_pod = inspect_pod"""
     daemon = start_and_sample(tree, start, ALL_BATCH, look)
     # Each may take more than there is: memory is tight with the first one, also if the second appears later.
-    pods = [tree.add_pod(name, memory_max=str(GIB + 100 * MIB), in_containers=0) for name in ("first", "second")]
+    pods = [tree.add_pod(name, memory_max=str(GIB - MIB), in_containers=0) for name in ("first", "second")]
     # Two looks may be for one decision: at the third one, a decision is over.
     wait_until(lambda: all(looked.read_text().count(pod.name) >= 3 for pod in pods), "looks at the runtimes")
     assert " paused " not in daemon.log
@@ -157,7 +157,7 @@ tracked.SPARED_S = 3600.0"""
     old = tree.add_pod("old", GIB // 2, memory_max=str(64 * GIB))
     daemon = start_and_sample(tree, start, f"{ALL_BATCH}[pause]\nsettle_s = 3600\n[protect]\nown_word = false\n", look)
     tree.set_used(HIGH)
-    pod = tree.add_pod("new", 8 * MIB, memory_max=str(GIB))
+    pod = tree.add_pod("new", 8 * MIB, memory_max=str(GIB - MIB))
 
     def new_one_is_paused() -> bool:
         """The old one grows, so it goes first."""
