@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import typer
@@ -14,11 +14,10 @@ from cgpause.cli.context import Globals
 from cgpause.cli.exits import exit_code, said
 from cgpause.config.settings import Config, ProtectConfig
 from cgpause.core.cgroup_names import pod_uid
-from cgpause.core.errors import CgpauseError, Exit, ProtectedError, printable
+from cgpause.core.errors import CgpauseError, CgroupGoneError, Exit, ProtectedError, printable
 from cgpause.core.lookup import find_pods, is_glob
 from cgpause.core.model import Mechanism, Result
 from cgpause.kernel.find_daemon import DaemonState, find_daemon
-from cgpause.ledger import high
 from cgpause.ledger.record import XATTR
 from cgpause.pods.discover import paused_cgroups
 from cgpause.pods.names import read_names
@@ -118,25 +117,27 @@ def resume_all(given: Globals, *, dry_run: bool) -> Exit:
 
 def _rehearse_all(given: Globals, root: str) -> Exit:
     """Print what `resume_all` would do, and return its exit code."""
-    failed: list[CgpauseError] = []
+    failed: dict[str, CgpauseError] = {}
     found: dict[str, str] = {}
-    for pod, cgroup in paused_cgroups(root, lambda _, error: failed.append(error)):
-        try:
-            found[pod.cgroup.path] = byhand.would_resume(cgroup)
-        except CgpauseError as e:
-            failed.append(e)
-    labels = _labels(given, list(found))
-    lines = [f"{label} {words}" for label, words in zip(labels, found.values(), strict=True)]
-    for kubepods in braked_roots(root, lambda _, error: failed.append(error)):
-        try:
-            released = high.would_release(kubepods)
-        except CgpauseError as e:
-            failed.append(e)
-        else:
-            lines.append(f"{printable(kubepods.id.path)} {byhand.describe_rehearsal(released)}")
-    for line in lines or ([] if failed else ["nothing is paused"]):
-        typer.echo(line)
-    for error in failed:
+
+    def rehearse(path: str, would: Callable[[], str]) -> None:
+        with suppress(CgroupGoneError):
+            try:
+                found[path] = would()
+            except CgroupGoneError:
+                raise
+            except CgpauseError as e:
+                failed[path] = e
+
+    for pod, cgroup in paused_cgroups(root, failed.__setitem__):
+        rehearse(pod.cgroup.path, partial(byhand.would_resume, cgroup))
+    for kubepods in braked_roots(root, failed.__setitem__):
+        rehearse(kubepods.id.path, partial(byhand.would_release, kubepods))
+    for label, words in zip(_labels(given, list(found)), found.values(), strict=True):
+        typer.echo(f"{label} {words}")
+    if not (found or failed):
+        typer.echo("nothing is paused")
+    for error in failed.values():
         typer.echo(f"cgpause: {said(error)}", err=True)
     return Exit.NOT_RESTORED if failed else Exit.DONE
 

@@ -186,8 +186,13 @@ def describe_resume(resumed: Resumed | high.Released | None) -> str:
     return f"resumed: cpu.max {resumed.cpu_max}"
 
 
-def describe_rehearsal(released: high.Released | None) -> str:
-    """Return the result that a release of memory.high would have, in words."""
+def would_release(kubepods: Cgroup) -> str:
+    """Return the result that a release of memory.high would have, in words.
+
+    Raises:
+        CgpauseError: as in `high.would_release`.
+    """
+    released = high.would_release(kubepods)
     if released is None:
         return "is not paused"
     if released.foreign:

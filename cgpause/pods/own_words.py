@@ -73,11 +73,16 @@ class OwnWords:
         return self._found_now()
 
     def _read_due(self) -> None:
+        """Read the words that are due; those that cannot be read now stay unanswered, and are due at the next call."""
+        failed = []
         with suppress(IndexError):
             while True:
                 key = self._due.popleft()
-                self._read(key, ContainerWords())
-                self._unanswered.discard(key)
+                if self._read(key, ContainerWords()) is None:
+                    failed.append(key)
+                else:
+                    self._unanswered.discard(key)
+        self._due.extend(failed)
 
     def _found_now(self) -> dict[CgroupId, OwnWord]:
         return {key: self._found.pop(key) for key in list(self._found)}
@@ -86,8 +91,8 @@ class OwnWords:
         if word is not None:
             self._found[key] = strongest(word, self._found.get(key)) or word
 
-    def _read(self, key: CgroupId, containers: ContainerWords) -> bool:
-        """Read a pod's word; return True if there is no more to read."""
+    def _read(self, key: CgroupId, containers: ContainerWords) -> bool | None:
+        """Read a pod's word; return True if there is no more to read, and None after an error of reading."""
         try:
             with Cgroup(self._root, key.path) as pod:
                 if pod.id != key:
@@ -97,7 +102,7 @@ class OwnWords:
         except CgroupGoneError:
             return True
         except CgpauseError:  # such as EMFILE, while many pods start
-            return False
+            return None
         return containers.is_complete
 
 
@@ -202,8 +207,8 @@ class OwnWordsThread(OwnWords):
                 requested.append(self._requested.get_nowait())
         return requested
 
-    def _read(self, key: CgroupId, containers: ContainerWords) -> bool:
-        """Read a pod's word; return True if there is no more to read."""
+    def _read(self, key: CgroupId, containers: ContainerWords) -> bool | None:
+        """Read a pod's word; return True if there is no more to read, and None after an error of reading."""
         was_refused = self.is_refused
         try:
             done = super()._read(key, containers)

@@ -177,6 +177,17 @@ def words_of(tree: PodTree) -> dict[str, OwnWord]:
     return {os.path.basename(key.path): one.word for key, one in tree.pods.items() if one.word is not None}
 
 
+def test_a_word_that_cannot_be_read_now_is_read_again(fake: FakeTree, web: Path, monkeypatch: Patch) -> None:
+    tree = PodTree(str(fake.root), str(fake.log_dir), Config())
+    with monkeypatch.context() as patch:
+        patch.setattr(ContainerWords, "read", failing(KernelReadError("x", OSError(errno.EMFILE, ""))))
+        assert not words_of(tree)
+        assert all(map(tree.is_word_unread, tree.pods.values()))
+    assert words_of(tree) == {web.name: OwnWord.PROTECT}
+    assert not any(map(tree.is_word_unread, tree.pods.values()))
+    tree.close()
+
+
 def test_a_command_starts_four_readers_at_most(fake: FakeTree, monkeypatch: Patch) -> None:
     made = [fake.add_pod(f"pod-{number}") for number in range(6)]
     started = []

@@ -251,6 +251,8 @@ def _do(reader: Reader, load: Load, note: Note, deed: Deed, pod: SeenPod) -> tup
             return f"{label} {byhand.resume(tracked, note, command=COMMAND)}", False
         # An operator may have protected the pod since the last refresh: by a rule, or by a mark on the pod.
         reader.configure(load())
+        reader.tree.request_word_again(tracked)  # its container may have come after its cgroup, and names the word
+        reader.tree.take_words(now_ns())
         reader.tree.update_facts(tracked, now_ns())
         mechanism = Mechanism.FREEZE if deed is Deed.FREEZE else None
         return f"{label} {byhand.pause(tracked, reader.tree, note, command=COMMAND, mechanism=mechanism)}", False
