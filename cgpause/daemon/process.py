@@ -21,7 +21,7 @@ from cgpause.config.arguments import Options, parse_options
 from cgpause.config.load import load_config
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import BusyError, CgpauseError, CgroupGoneError, ConfigError, Exit, HostError
-from cgpause.core.model import Owner, Result
+from cgpause.core.model import Owner, Policy, Result
 from cgpause.daemon.actuate import Actuator, is_outdated
 from cgpause.daemon.brake import Brake
 from cgpause.daemon.distress import Distress
@@ -42,6 +42,7 @@ from cgpause.pods.names import names_thread
 from cgpause.pods.own_pod import POD_UID, own_pod_uid
 from cgpause.pods.own_words import OwnWordsThread
 from cgpause.pods.sampler import Sampler
+from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.policy.decide import State
 from cgpause.policy.kinds import Kinds
@@ -186,6 +187,9 @@ class Daemon:
                 self._history.limit(config.history.max_mib)
             loop.intake.follower.times.expire_facts()
             loop.publisher.configure(config.metrics)
+            if any(map(self._is_outdated, self._tree.pods.values())):
+                # Before the pods run: the refresh that is due now may wait for a disk.
+                loop.schedule = loop.intake.refresh(loop.schedule, loop.headroom, now_ns())
             self._end_outdated()
             log.info("configuration reloaded %s", fields(file=self._options.config_shown))
         self._notifier.send("READY=1")
@@ -198,13 +202,23 @@ class Daemon:
         stretches = dict(self._loop.state.stretches)
         for tracked in self._tree.pods.values():
             pod = tracked.pod
-            if pod.paused is None or must_end(pod, now_ns()) or not is_outdated(pod.paused, self._tree.config):
+            if not self._is_outdated(tracked):
                 continue
             with suppress(BusyError, CgroupGoneError):
                 self._actuator.resume(tracked, "the configuration has changed", Result.OPERATOR)
                 if pod.cgroup in stretches:  # as by the policy, or it could not be paused again for min_run_s
                     stretches[pod.cgroup] = replace(stretches[pod.cgroup], resumed_by_policy=True)
         self._loop.state = self._loop.state._replace(stretches=stretches)
+
+    def _is_outdated(self, tracked: TrackedPod) -> bool:
+        """Return whether the configuration would not make a pod's pause like this, and the policy would pause it again.
+
+        `watermark` knows no quota, and pauses few pods at a time.
+        """
+        pod, config = tracked.pod, self._tree.config
+        if pod.paused is None or must_end(pod, now_ns()) or config.policy is Policy.WATERMARK:
+            return False
+        return is_outdated(pod.paused, config)
 
     def _resume_all(self, reason: str, result: Result, *, wait_s: float = ledger.LOOP_LOCK_WAIT_S) -> int:
         """End the daemon's pauses and expired ones, and restore memory.high; return how many were not restored."""

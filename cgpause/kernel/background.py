@@ -24,8 +24,6 @@ T = TypeVar("T")
 
 _PATIENCE_S = 0.5
 """Time for which the daemon's loop waits for a reading; a disk that works answers within milliseconds."""
-_NEXT_WAIT_S = 10.0
-"""Shortest time from one wait in vain to the next: a slow disk must not hold up the loop at each call."""
 _SLOW_S = 5.0
 """Age of a reading from which it is logged as slow. A machine without a free CPU may need a second."""
 
@@ -83,8 +81,6 @@ class BackgroundReader(Generic[T]):
         """Whether a reading went on when the last call returned, so that there will be a newer result."""
         self._what = what
         self._where = where
-        self._wait_at_s = -math.inf
-        """Earliest time to wait for a reading."""
         self._reading: threading.Thread | None = None
         self._slow_at_s = math.inf
         """Time from which the present reading is logged as slow; infinite once it was."""
@@ -92,7 +88,7 @@ class BackgroundReader(Generic[T]):
     def __call__(self) -> T:
         """Return the result; wait for a new reading for up to _PATIENCE_S, and not at all while an earlier one hangs.
 
-        After a wait in vain, calls do not wait for a while. Without a new reading this is the result of the last one.
+        Without a new reading this is the result of the last one.
         """
         now_s = time.monotonic()
         if self._reading is not None and self._reading.is_alive():
@@ -107,10 +103,7 @@ class BackgroundReader(Generic[T]):
         except RuntimeError:  # no thread can be made now
             self._reading = None
             return self._result
-        if now_s >= self._wait_at_s:
-            self._reading.join(_PATIENCE_S)
-            if self._reading.is_alive():
-                self._wait_at_s = now_s + _NEXT_WAIT_S
+        self._reading.join(_PATIENCE_S)
         self.is_late = self._reading.is_alive()
         return self._result
 

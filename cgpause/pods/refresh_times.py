@@ -13,6 +13,8 @@ UNNAMED_REFRESH_NS = 10 * NS_PER_S
 """Interval while a pod has no name: kubelet makes the pod's log folder some time after its cgroup."""
 LATE_NAMES_REFRESH_NS = NS_PER_S
 """The same while names are being read from a slow disk. Without a name, hardly any pod may be paused."""
+_LATE_NS = 5 * NS_PER_S
+"""Longest time for which it stays so short: the disk may hang, and each refresh may wait for it."""
 FAILED_REFRESH_NS = 10 * NS_PER_S
 """Delay of the next attempt after a failed refresh."""
 UNWATCHED_REFRESH_NS = NS_PER_S
@@ -29,6 +31,8 @@ class RefreshTimes:
         self._not_before_ns = 0
         self._facts_due_ns = 0
         self._calm_from_ns = 0
+        self._late_from_ns: int | None = None
+        """Time since which each refresh found names being read; None if the last one did not."""
 
     def is_due(self, at_ns: int) -> bool:
         """Whether a refresh is due."""
@@ -83,6 +87,7 @@ class RefreshTimes:
         """
         if self.facts_due(at_ns):
             self._facts_due_ns = at_ns + REFRESH_NS
+        self._late_from_ns = (self._late_from_ns or at_ns) if names_are_late else None
         if started:
             self._calm_from_ns = at_ns + CALM_REFRESH_NS
         calm = in_use and not tight and at_ns >= self._calm_from_ns
@@ -91,7 +96,8 @@ class RefreshTimes:
         elif not watched:
             self.due_ns = at_ns + UNWATCHED_REFRESH_NS
         elif not named:
-            self.due_ns = at_ns + (LATE_NAMES_REFRESH_NS if names_are_late else UNNAMED_REFRESH_NS)
+            is_short = self._late_from_ns is not None and at_ns - self._late_from_ns < _LATE_NS
+            self.due_ns = at_ns + (LATE_NAMES_REFRESH_NS if is_short else UNNAMED_REFRESH_NS)
         else:
             self.due_ns = at_ns + (CALM_REFRESH_NS if calm else REFRESH_NS)
 

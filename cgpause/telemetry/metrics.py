@@ -151,7 +151,8 @@ FAMILIES = (
     Family(
         "cgpause_resumes_total",
         _C,
-        "Pauses that ended while the daemon ran, by cause (docs/cli.md explains them); operator: an operator ended it.",
+        "Pauses that ended while the daemon ran, by cause (docs/cli.md explains them); operator: an operator ended it, "
+        "or changed how pods are paused.",
         ("cause",),
     ),
     Family(

@@ -64,7 +64,6 @@ def test_a_disk_that_hangs_delays_one_reading_and_no_other(tmp_path: Path, monke
     before = names()
     monkeypatch.setattr(names_module, "read_names", hang)
     monkeypatch.setattr(background, "_PATIENCE_S", 0.01)
-    monkeypatch.setattr(background, "_NEXT_WAIT_S", 0.0)
     assert names() == before
     assert begun.wait(60)
     assert names() == before
@@ -97,37 +96,12 @@ def test_an_old_answer_is_not_taken_for_a_new_one(tmp_path: Path, monkeypatch: P
     names = names_thread(str(tmp_path))
     with monkeypatch.context() as patch:
         patch.setattr(background, "_PATIENCE_S", 0.0)
-        patch.setattr(background, "_NEXT_WAIT_S", 0.0)
         patch.setattr(names_module, "read_names", slow)
         assert names() == Names({}, {})
     log_folder(tmp_path, "web", UID)
     answers.set()
     join_reading(names)
     assert set(names().pods) == {UID}
-
-
-def test_a_disk_that_stays_slow_does_not_delay_each_call(tmp_path: Path, monkeypatch: Patch) -> None:
-    """While a pod has no name there is a call each second."""
-    answers = threading.Event()
-
-    def slow(log_dir: str) -> Names:
-        answers.wait(5)
-        return read_names(log_dir)
-
-    names = names_thread(str(tmp_path))
-    monkeypatch.setattr(names_module, "read_names", slow)
-    monkeypatch.setattr(background, "_PATIENCE_S", 0.0)
-    monkeypatch.setattr(background, "_NEXT_WAIT_S", 3600.0)
-    assert names() == Names({}, {})
-    log_folder(tmp_path, "web", UID)
-    answers.set()
-    join_reading(names)
-    answers.clear()
-    log_folder(tmp_path, "db", OTHER)
-    monkeypatch.setattr(background, "_PATIENCE_S", 60.0)
-    assert set(names().pods) == {UID}, "it has waited for the second reading"
-    answers.set()
-    join_reading(names)
 
 
 def test_a_bug_in_the_reading_costs_only_names(tmp_path: Path, caplog: Log) -> None:

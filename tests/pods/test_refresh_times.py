@@ -48,6 +48,17 @@ def test_what_was_found_says_when_to_walk_again(found: dict[str, bool], due_s: i
     assert not times.is_due((1000 + due_s) * S - 1)
 
 
+def test_a_disk_that_hangs_is_not_asked_each_second_for_ever() -> None:
+    late = {**CALM, "named": False, "names_are_late": True}
+    times = times_after(late, 1000)
+    for at_s, next_s in ((1004, 1), (1005, 10), (1015, 10)):
+        times.refreshed(at_s * S, **late)
+        assert times.due_ns == (at_s + next_s) * S
+    times.refreshed(1020 * S, **{**late, "names_are_late": False})
+    times.refreshed(1021 * S, **late)
+    assert times.due_ns == 1022 * S, "it is late anew"
+
+
 def test_ten_minutes_after_the_last_pod_started_it_is_calm_again() -> None:
     times = times_after({**CALM, "started": True})
 

@@ -253,14 +253,16 @@ def test_stop_resumes_the_daemons_pauses_and_a_manual_pause_outlives_it(calm: No
 
 def test_damaged_record_is_put_right_from_what_systemd_knows(calm: Node) -> None:
     """ExecStopPost= asks systemctl from within the unit's sandbox."""
-    # In this order: the daemon may put the record right at once, and would not undo a later write.
-    (calm.medium.path / "cpu.max").write_text(PAUSED)
-    os.setxattr(calm.medium.path, XATTR, b"damaged")
 
     def is_put_right() -> bool:
-        """Stop the daemon once more, because ExecStopPost= gives a busy systemd only three seconds for its answer."""
+        """Kill the daemon once more, because ExecStopPost= gives a busy systemd only three seconds for its answer."""
         run("systemctl", "start", "cgpause")
-        run("systemctl", "stop", "cgpause")
+        pid = int(show("MainPID"))
+        os.kill(pid, signal.SIGSTOP)  # it would put the record right itself
+        (calm.medium.path / "cpu.max").write_text(PAUSED)
+        os.setxattr(calm.medium.path, XATTR, b"damaged")
+        os.kill(pid, signal.SIGKILL)
+        run("systemctl", "stop", "cgpause")  # before the next daemon begins
         return XATTR not in os.listxattr(calm.medium.path)
 
     wait_until(is_put_right, "systemd's answer")
