@@ -10,7 +10,7 @@ from helpers.nodes import MIB, START_NS, S, pod, record
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.core.model import PodUsage
+from cgpause.core.model import PodKind, PodUsage
 from cgpause.policy.demand import Basis, Demand
 from cgpause.policy.serving import Served, place_of, serve, way
 
@@ -273,11 +273,22 @@ def test_no_pod_begins_with_what_an_overdue_one_waits_for() -> None:
     assert running(60, a, runs, late._replace(is_overdue=True)) == "Ab", "a pod that runs goes on"
 
 
-@pytest.mark.parametrize(("priority", "runs"), [(0, "A"), (-1, "A"), (1, "Ab")])
-def test_a_new_pod_leaves_the_headroom_to_an_overdue_one_of_its_priority(priority: int, runs: str) -> None:
-    """A stream of small new pods otherwise takes each headroom before it is large enough."""
+@pytest.mark.parametrize(
+    ("priority", "kind", "runs"),
+    [
+        (0, PodKind.BATCH, "A"),
+        (-1, PodKind.BATCH, "A"),
+        (1, PodKind.BATCH, "Ab"),
+        (0, PodKind.STARTING, "Ab"),
+        (0, PodKind.SERVICE, "Ab"),
+    ],
+)
+def test_new_batch_leaves_the_headroom_to_an_overdue_pod_of_its_priority(
+    priority: int, kind: PodKind, runs: str
+) -> None:
+    """A stream of small jobs otherwise takes each headroom before it is large enough; a service may be killed."""
     a, late = want("a", 10), want("c", 90, 60, growth=60, paused_s=20)._replace(is_overdue=True)
-    usage = PodUsage(100 * MIB, replace(pod("b"), priority=priority))
+    usage = PodUsage(100 * MIB, replace(pod("b"), priority=priority, kind=kind))
     new = want("b", 90, 20, growth=20, newcomer=True)._replace(usage=usage)
     assert running(60, a, new, late) == runs
     assert running(60, a, new, late._replace(is_overdue=False)) == "Ab"
