@@ -64,7 +64,6 @@ class Loop:
     """Whether memory could not be read at the last attempt."""
     _cost_ns: int = 0
     """CPU time of a sample and its decision, smoothed."""
-    _details_at_ns: int = 0
     _details_bytes: int = 0
     """Headroom at the last reading of details, in bytes."""
 
@@ -193,9 +192,9 @@ class Loop:
         moving = None if details or config.policy is not Policy.RESERVE else self.state.reserve.growths.moving
         sample = self.sampler.sample(at_ns, late_ns=late_ns, cost_ns=self._cost_ns, moving=moving)
         if details:
-            is_early, begun_ns = at_ns < self._details_at_ns, time.thread_time_ns()
-            self._details_at_ns, self._details_bytes = at_ns + _DETAILS_NS, sample.headroom.available_bytes
-            sample = self.sampler.add_details(sample)
+            is_early, begun_ns = at_ns - sample.read_at_ns < _DETAILS_NS, time.thread_time_ns()
+            self._details_bytes = sample.headroom.available_bytes
+            sample = self.sampler.add_details(sample, only_stat=is_early)
             details_ns = 0 if is_early else time.thread_time_ns() - begun_ns
         decision = decide(self.state, sample, config)
         # Actions are not counted, nor are details once a second: their cost does not grow with the number of samples.
@@ -205,11 +204,11 @@ class Loop:
         return sample, decision
 
     def _are_details_due(self, at_ns: int) -> bool:
-        if at_ns >= self._details_at_ns or self.headroom is None:
+        age_ns = at_ns - self.intake.tree.read_at_ns
+        if age_ns >= _DETAILS_NS or self.headroom is None:
             return True
         gone_bytes = self._details_bytes - self.headroom.available_bytes
-        is_soon = at_ns >= self._details_at_ns - _DETAILS_NS + _DETAILS_SOON_NS
-        return is_soon and gone_bytes > self.headroom.capacity_bytes >> 9
+        return age_ns >= _DETAILS_SOON_NS and gone_bytes > self.headroom.capacity_bytes >> 9
 
     def _brake(self, headroom: Headroom, at_ns: int) -> None:
         current_bytes, wakes = self.sampler.kubepods.current_bytes, self.intake.psi.on_kubepods

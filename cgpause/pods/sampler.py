@@ -135,10 +135,10 @@ class Sampler:
             ended=tuple(self._tree.ended),
         )
 
-    def add_details(self, sample: Sample) -> Sample:
+    def add_details(self, sample: Sample, *, only_stat: bool = False) -> Sample:
         """Read the details of pods (`PodTree.read_details`) and kubepods; return `sample`, the last one, with them."""
         tree = self._tree
-        tree.read_details(sample.at_ns)
+        tree.read_details(sample.at_ns, only_stat=only_stat)
         self.kubepods.count_limit_kills(tree.kubepods)
         pods = []
         for usage in sample.pods:

@@ -73,8 +73,6 @@ class PodTree:
         """The ends of pods and killed containers for the next decision; the loop clears them after it."""
         self.read_at_ns = 0
         """Time of the last `read_details`; 0: never."""
-        self._seldom_at_ns = 0
-        """Earliest time at which `read_details` reads CPU times and checks for listening sockets again."""
         self.classifier = Classifier(self.pods, kinds or Kinds())
         self.programs = Programs(self.pods, self.classifier, self._has_word)
         self.words = words or OwnWords(root)
@@ -285,20 +283,17 @@ class PodTree:
         except CgpauseError:
             return True
 
-    def read_details(self, at_ns: int) -> None:
+    def read_details(self, at_ns: int, *, only_stat: bool = False) -> None:
         """Read the facts that a decision needs while memory is tight, or where `is_use_unknown`.
 
-        They are reclaimable memory, tmpfs, which pods listen and, if sacrifices are configured, CPU time; the last two
-        once a second at most. The loop calls it once a second, and more often while headroom goes.
+        They are reclaimable memory, tmpfs and, but not with `only_stat`, which pods listen and, if sacrifices are
+        configured, CPU time. The loop calls it once a second, and with `only_stat` more often while headroom goes.
         `TrackedPod.is_stat_due` avoids most readings of memory.stat, the slowest of them. A pod that cannot be read
         keeps its last values.
         """
         self.read_at_ns = at_ns
-        is_seldom_due = at_ns >= self._seldom_at_ns
-        if is_seldom_due:
-            self._seldom_at_ns = at_ns + NS_PER_S
         has_cpu = self.config.reserve.sacrifice  # only sacrifices use the CPU time
-        wants_cpu = has_cpu and is_seldom_due
+        wants_cpu = has_cpu and not only_stat
         for tracked in self.pods.values():
             usage = tracked.usage
             if usage is tracked.calm_usage and usage is not None and at_ns < tracked.stat_at_ns and not wants_cpu:
@@ -330,7 +325,7 @@ class PodTree:
                 tracked.pod = replace(
                     pod, reclaimable_bytes=reclaimable_bytes, shmem_bytes=shmem_bytes, cpu_usage_usec=cpu_usage_usec
                 )
-        if is_seldom_due:
+        if not only_stat:
             self.classifier.check_listening(self.pods.values(), at_ns)
 
     def is_use_unknown(self, capacity_bytes: int) -> bool:

@@ -179,7 +179,8 @@ def test_details_are_read_sooner_while_headroom_goes(node: Node, after_ms: int, 
     """Of a pod with much page cache nothing else shows growth. An interval is a second; 8 MiB are 1/512 of 4 GiB."""
     loop = node.loop
     loop.headroom = Headroom(8 << 30, 6 << 30, 4 << 30, 1 << 30)
-    loop._details_at_ns, loop._details_bytes = START_NS + S, loop.headroom.available_bytes + (gone_mib << 20)
+    loop.intake.tree.read_at_ns = START_NS
+    loop._details_bytes = loop.headroom.available_bytes + (gone_mib << 20)
     assert loop._are_details_due(START_NS + after_ms * S // 1000) is due
 
 

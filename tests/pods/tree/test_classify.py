@@ -369,7 +369,8 @@ def test_a_pod_that_had_no_process_yet_is_asked_again_after_10_s(fake: FakeTree,
     path = str(fake.add_pod("web"))
     tree.refresh(0)
     asked.answers[path] = False
-    tree.read_details(9 * S)
+    tree.read_details(10 * S - 1)
+    tree.read_details(10 * S, only_stat=True)
     assert workloads(tree) == {"web": PodKind.SERVICE}
     tree.read_details(10 * S)
     assert workloads(tree) == {"web": PodKind.BATCH}

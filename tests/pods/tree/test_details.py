@@ -216,6 +216,19 @@ def test_a_pod_whose_details_cannot_be_read_keeps_what_was_read_last(
     assert details(tree) == {"good": (11, 7), "bad": (11, 7)}
 
 
+def test_details_that_come_early_keep_the_cpu_time(fake: FakeTree, tree: PodTree) -> None:
+    pod = fake.add_pod("web")
+    write_stats(pod, 10, 1, 2)
+    tree.refresh(0)
+    read_details(tree, 0)
+    write_stats(pod, 11, 3, 4)
+    with Sampler(tree) as sampler:
+        sampler.add_details(sampler.sample(61 * S), only_stat=True)
+        assert details(tree) == {"web": (11, 3)}
+        sampler.add_details(sampler.sample(62 * S))
+    assert details(tree) == {"web": (11, 7)}
+
+
 def test_a_pod_that_vanishes_does_not_stop_the_details_of_others(fake: FakeTree, tree: PodTree) -> None:
     gone, web = fake.add_pod("gone"), fake.add_pod("web")
     write_stats(web, 5, 6, 7)
