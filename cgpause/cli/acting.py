@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 
 import typer
@@ -121,13 +121,12 @@ def _rehearse_all(given: Globals, root: str) -> Exit:
     found: dict[str, str] = {}
 
     def rehearse(path: str, would: Callable[[], str]) -> None:
-        with suppress(CgroupGoneError):
-            try:
-                found[path] = would()
-            except CgroupGoneError:
-                raise
-            except CgpauseError as e:
-                failed[path] = e
+        try:
+            found[path] = would()
+        except CgroupGoneError:
+            return  # nothing is left to do
+        except CgpauseError as e:
+            failed[path] = e
 
     for pod, cgroup in paused_cgroups(root, failed.__setitem__):
         rehearse(pod.cgroup.path, partial(byhand.would_resume, cgroup))

@@ -14,7 +14,7 @@ from cgpause.cli.decision import decide_now, place_values
 from cgpause.cli.exits import exits, seconds
 from cgpause.cli.usage import Format
 from cgpause.config.settings import Config
-from cgpause.core.errors import CgroupGoneError, printable
+from cgpause.core.errors import printable
 from cgpause.core.lookup import find_pod
 from cgpause.core.model import Policy, Sample
 from cgpause.pods.sampler import Sampler
@@ -31,14 +31,9 @@ def show(given: Globals, ref: str | None, watch: str, form: Format | None) -> No
         with given.tree(config, known) as tree, Sampler(tree) as sampler:
             output.warn_of_unread_words(tree)
             pods = [tracked.pod for tracked in tree.pods.values()]
-            one = None if ref is None else find_pod(ref, pods, tree.root, given.namespace)
+            one = None if ref is None else tree.pods[find_pod(ref, pods, tree.root, given.namespace).cgroup]
             sample, verdicts = decide_now(tree, sampler, config, watch_s, known.peaks)
-            told = None
-            if one is not None:
-                tracked = tree.pods.get(one.cgroup)
-                if tracked is None:  # it has ended meanwhile
-                    raise CgroupGoneError(one.cgroup.path)
-                told = story.read_story(tracked, sample, verdicts, config, given)
+            told = None if one is None else story.read_story(one, sample, verdicts, config, given)
     if problem is not None and config.policy is Policy.RESERVE:
         typer.echo(f"cgpause: {problem}", err=True)
     verdicts = tuple(one for one in verdicts if given.namespace in (None, one.usage.pod.namespace))

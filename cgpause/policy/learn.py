@@ -247,8 +247,7 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
             rate = _remembered(rate * interval.decay)
         top = used if used > top else top
     # A pod that has to run, such as in its turn, has taken its first memory by then.
-    ran_long = runs and ran_ns >= FIRST_MEMORY_NS and at_ns - pod.spared_until_ns >= FIRST_MEMORY_NS
-    admitted = admitted or ran_long
+    admitted = admitted or (runs and min(ran_ns, at_ns - pod.spared_until_ns) >= FIRST_MEMORY_NS)
     if begins:
         base, admitted, excused, started_ns, ran_ns, low_ran_ns = None, False, False, at_ns, 0, 0
         rate = flow = squares = 0.0

@@ -22,7 +22,7 @@ OPT_OUT_XATTRS = ("user.cgpause.protect", "user.oomd_omit", "user.oomd_avoid")
 (systemd.resource-control(5)). systemd removes its own two marks from a slice whenever it applies the unit again, unless
 the unit's ManagedOOMPreference= asks for them (cgroup_xattr_apply in systemd's src/core/cgroup.c)."""
 OWN_POD = "cgpause itself runs in it"
-"""Why cgpause's own pod is protected. No command overrides that: nobody could resume the pod any more."""
+"""The protection of cgpause's own pod. No command overrides it, because cgpause could not resume the pod any more."""
 VARIABLE = "CGPAUSE"
 """The environment variable with a pod's own word."""
 

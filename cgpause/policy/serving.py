@@ -199,10 +199,9 @@ def way(active: Sequence[Demand], headroom: float, first: Demand | None, *, alon
     for one in sorted(followers, key=lambda one: one.worst):
         if one.granted > headroom:
             blocked.add(one.usage.pod.cgroup)
-        if one.granted > headroom or one.counted >= one.granted:
-            continue
-        slack = min(slack, headroom - one.granted)
-        headroom += one.returns
+        elif one.counted < one.granted:
+            slack = min(slack, headroom - one.granted)
+            headroom += one.returns
     return Way(slack, blocked)
 
 

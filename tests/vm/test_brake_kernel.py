@@ -90,9 +90,7 @@ def test_a_daemon_that_sleeps_looks_at_no_pod_and_is_woken_where_the_policy_star
 
 def test_a_daemon_that_sleeps_notices_at_once_that_its_psi_trigger_is_lost(calm: Node, start: Start) -> None:
     """Otherwise it would lift the tripwire only when its sleep is over, and try to arm the trigger a minute later."""
-    switch = calm.kubepods.root / "cgroup.pressure"
-    if not switch.exists():
-        pytest.skip("cgroup.pressure came with Linux 6.1")
+    switch = calm.kubepods.root / "cgroup.pressure"  # since Linux 6.1
     daemon = start(ASLEEP)
     wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire")
     time.sleep(5)  # a pressure event of the start would keep the daemon awake for a while
