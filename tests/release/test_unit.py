@@ -74,7 +74,8 @@ def test_systemd_finds_nothing_to_complain_about(unit_here: Path) -> None:
 
 
 def test_exposure_is_as_low_as_the_job_allows(unit_here: Path) -> None:
-    # The job needs the remaining exposure (root, cgroup files, /proc); the unit explains it. systemd 252 says 2.3.
+    # The job needs the remaining exposure (root, cgroup files, /proc); the unit explains it. Of a unit
+    # file systemd 252 says 2.3, of the loaded unit 2.1.
     said = analyze("security", "--offline=yes", "--no-pager", "--threshold=25", unit_here)
 
     assert "OK" in said
