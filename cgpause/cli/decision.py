@@ -88,7 +88,7 @@ def rule(verdict: Verdict, headroom: Headroom, config: Config) -> str:
         )
     if place.first:
         return "all that it may take is reserved for it, so that one pod can always reach its peak and give memory back"
-    if place.demand <= place.negligible:
+    if place.needed <= place.negligible:
         return "runs: it does not grow, so that a pause would free nothing"
     if paused is not None:
         return (
@@ -103,8 +103,8 @@ def place_values(place: Place) -> dict[str, Any]:
     return {
         "claim_bytes": None if math.isinf(place.claim) else round(place.claim),
         "rate_bytes_per_s": round(place.rate),
-        "demand_bytes": round(place.demand),
-        "available_bytes": round(max(place.available, 0.0)),
+        "demand_bytes": round(place.needed),
+        "available_bytes": round(max(place.fits_in, 0.0)),
         "based_on": place.basis,
         "pause_cost_s": round(place.pause_cost_s, 1),
         "first": place.first,

@@ -94,7 +94,7 @@ def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config,
             claim = "no limit" if math.isinf(place.claim) else output.memory(round(place.claim))
             cells += [
                 claim,
-                *(output.memory(round(amount)) for amount in (place.rate, place.demand, max(place.available, 0))),
+                *(output.memory(round(amount)) for amount in (place.rate, place.needed, max(place.fits_in, 0))),
             ]
         else:
             cells += ["-"] * len(numbers)

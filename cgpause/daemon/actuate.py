@@ -167,13 +167,13 @@ class Actuator:
         except CgroupGoneError:
             return
         except DamagedRecordError as e:
-            self._take_back(tracked, str(e))
+            self._resume_without_record(tracked, str(e))
             return
         except CgpauseError as e:
             self._set_aside(tracked, "record cannot be read", e)
             return
         if record is None and (tracked.pod.paused is not None or tracked.damaged):
-            self._take_back(tracked, "its record was removed")
+            self._resume_without_record(tracked, "its record was removed")
             return
         before = tracked.pod.paused
         if record is not None and before is not None and record.since_ns != before.since_ns:
@@ -187,7 +187,7 @@ class Actuator:
         ours = record is not None and record.owner is Owner.DAEMON
         tracked.pod = replace(tracked.pod, paused=record, distress=tracked.pod.distress if ours else None)
 
-    def _take_back(self, tracked: TrackedPod, why: str) -> None:
+    def _resume_without_record(self, tracked: TrackedPod, why: str) -> None:
         """Resume a pod without a readable record, from the daemon's memory of it or from systemd's value.
 
         A needless resume is better than a pod that stays paused. If another process has already resumed it, only the

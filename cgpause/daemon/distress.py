@@ -128,7 +128,7 @@ class Distress:
                 self.check_oom(tracked, at_ns)
 
     def _compare_containers(self, tracked: TrackedPod, at_ns: int) -> None:
-        """Take in a change of a pod's containers since they were last listed."""
+        """Note a change of a pod's containers since they were last listed; a paused pod is resumed for it."""
         paused = tracked.pod.paused
         seen = tracked.seen_since(0 if paused is None else paused.since_ns)
         before = seen.children

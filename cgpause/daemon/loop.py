@@ -215,7 +215,10 @@ class Loop:
         self.intake.brake.apply(headroom, current_bytes, at_ns, self.schedule, wakes=wakes)
 
     def _go_blind(self, error: CgpauseError, at_ns: int) -> None:
-        """Resume all pods that the daemon paused: without a sample it cannot tell when a pause should end."""
+        """Resume all pods that the daemon paused, log why once, and try again later.
+
+        Without a sample the daemon cannot tell when a pause should end.
+        """
         if not self._blind:
             self._blind = True
             log.error("memory cannot be read: the daemon pauses no pod %s", fields(error=error))

@@ -147,8 +147,8 @@ def take_over(
 ) -> PauseRecord | None:
     """Give the daemon's pause to `request.owner` without a resume; return the new record, None without such a pause.
 
-    The start of the pause stays, and so does its mechanism unless `mechanism` names another; those of `request` do not
-    count. The values of the pause are written only if they are not in force: their writer died, or another program has
+    The pause keeps its start, and its mechanism unless `mechanism` names another one; `request` changes neither. The
+    values of the pause are written only if they are not in force: their writer died, or another program has
     written since.
 
     Raises:
@@ -229,7 +229,7 @@ def resume(
                 raise PausedOtherwiseError(
                     f"{printable(cgroup.path)} is paused {record.owner.by}: {printable(record.reason)}"
                 )
-            if record is None and known is not None and _leaves_a_value(cgroup, known):
+            if record is None and known is not None and _is_anything_in_force(cgroup, known):
                 record = known
             return None if record is None else _undo(cgroup, record)
     except (BusyError, CgroupGoneError, PausedOtherwiseError, RestoreError):
@@ -313,7 +313,7 @@ def _undo(cgroup: Cgroup, record: PauseRecord) -> Resumed:
     return Resumed(record, current, foreign=record.written is not None and current != record.original)
 
 
-def _leaves_a_value(cgroup: Cgroup, record: PauseRecord) -> bool:
+def _is_anything_in_force(cgroup: Cgroup, record: PauseRecord) -> bool:
     """Return True if any value that the record would undo, freeze or quota, is still on the cgroup."""
     if record.mechanism is Mechanism.FREEZE and is_frozen(cgroup):
         return True
@@ -321,6 +321,7 @@ def _leaves_a_value(cgroup: Cgroup, record: PauseRecord) -> bool:
 
 
 def _restore_burst(cgroup: Cgroup, burst_us: int) -> None:
+    """Write the original burst back, unless another program has set one since, or a quota below it."""
     try:
         if not burst_us or read_burst_us(cgroup):
             return  # it had none, or another program has set a new one since

@@ -32,10 +32,11 @@ class Follower:
         """Warnings since the tree was last refreshed and watched."""
 
     def refresh(self, at_ns: int, *, tight: bool) -> tuple[list[TrackedPod], list[Pod]]:
-        """Refresh the tree once; return the pods that appeared, now watched, and the pods that are gone.
+        """Refresh the tree, watch what is new, and set the time of the next refresh.
 
-        Both are empty if the tree cannot be read, which is logged. `tight` is whether memory is tight: then limits,
-        names and marks must be at most a minute old.
+        Return the pods that appeared and the pods that are gone; both are empty if the tree cannot be read, which is
+        logged. If a watch failed before, all pods are watched anew once their facts are due. `tight` is whether memory
+        is tight: then limits, names and marks must be at most a minute old.
         """
         try:
             appeared, gone = self._tree.refresh(at_ns, facts=self.times.facts_due(at_ns))

@@ -315,10 +315,10 @@ def _take_turns(
         stretch = stretches.get(usage.pod.cgroup)
         if stretch is not None and (stretch.turn or stretch.starting):
             turn_taken = turn_taken or stretch.turn
-            headroom -= _claim_bytes(usage, capacity)
+            headroom -= _turn_bytes(usage, capacity)
     due.sort(key=lambda usage: limits.end_ns(usage.pod, stretches[usage.pod.cgroup], config.pause))
     for usage in due:
-        claim = _claim_bytes(usage, capacity)
+        claim = _turn_bytes(usage, capacity)
         fits = usage.pod.kind is PodKind.STARTING and claim <= max(headroom, 0.0)
         if turn_taken and not fits:
             parts.paused.append(usage)
@@ -333,7 +333,7 @@ def _take_turns(
         parts.unstoppable.append((usage, config.pause.min_run_s))
 
 
-def _claim_bytes(usage: PodUsage, capacity_bytes: int) -> int:
+def _turn_bytes(usage: PodUsage, capacity_bytes: int) -> int:
     """Return the bytes that a pod may take up to its limit.
 
     Without a limit below the node's capacity, that is as much again as it uses.

@@ -262,7 +262,10 @@ def _next(old: Growth, usage: PodUsage, interval: _Interval) -> Growth:
 
 
 def _paused_used(old: Growth, used: int, usage: PodUsage, interval: _Interval) -> int:
-    """Return the `paused_used` of a paused pod: its first known use, for earlier growth is no reason to freeze it."""
+    """Return the `paused_used` of a paused pod: earlier growth is no reason to freeze it.
+
+    It is the use at the pod's first sample, or at its first reading of the page cache if that use was uncertain.
+    """
     current, pod = usage
     if old.paused_used is None:
         return used

@@ -43,14 +43,14 @@ class Place(NamedTuple):
     claim: float
     """Most that the pod may take: its limit less its use."""
     rate: float
-    demand: float
-    """Bytes that the test compares with `available`. Usually the pod's growth within one reaction. If the grant of a
-    paused or new pod does not fit: the grant. For a pod that runs without a test the bytes are only shown: the worst
-    demand of the first pod or an excused one, the grant of a pod that this decision excuses, and the bytes reserved for
-    an unstoppable pod."""
-    available: float
-    """Bytes available for `demand`: the slack less the growth of the pods served before. For a grant: the headroom less
-    PROMISED of their grants. For pods without a test: the headroom, to show."""
+    needed: float
+    """Bytes that have to fit in `fits_in`. Usually the pod's growth within one reaction; if the grant of a paused or
+    new pod does not fit, the grant. For a pod that runs without a test the bytes are only shown: the worst demand of
+    the first pod or an excused one, the grant of a pod that this decision excuses, and the bytes reserved for an
+    unstoppable pod."""
+    fits_in: float
+    """Bytes that are left for `needed`: the slack less the growth of the pods served before. For a grant: the headroom
+    less PROMISED of their grants. For pods without a test: the headroom, to show."""
     basis: Basis
     pause_cost_s: float
     """As `Demand.pause_cost_s`."""
@@ -64,16 +64,16 @@ class Place(NamedTuple):
 
     def describe(self) -> str:
         """Return the place in words: the demand, its basis, the bytes available for it."""
-        return f"needs {mib(self.demand)} (by {self.basis}), {mib(max(self.available, 0.0))} left"
+        return f"needs {mib(self.needed)} (by {self.basis}), {mib(max(self.fits_in, 0.0))} left"
 
 
-def place_of(one: Demand, demand: float, available: float, *, runs: bool, first: bool = False) -> Place:
-    """Return the place of a pod with a demand of `demand` bytes and `available` bytes for it."""
+def place_of(one: Demand, needed: float, fits_in: float, *, runs: bool, first: bool = False) -> Place:
+    """Return the place of a pod that needs `needed` bytes, of which `fits_in` are left for it."""
     limit = one.usage.pod.memory_max_bytes
     claim = inf if limit is None else max(limit - one.used, 0)
     basis, cost_s, excused, negligible = one.basis, one.pause_cost_s, one.excused, one.negligible
     return Place(
-        one.usage, claim, one.rate, demand, available, basis, cost_s, runs, first, excused, negligible=negligible
+        one.usage, claim, one.rate, needed, fits_in, basis, cost_s, runs, first, excused, negligible=negligible
     )
 
 
@@ -100,10 +100,11 @@ def serve(
 ) -> Served:
     """Give `headroom` (bytes) to `demands`, in serving order; return their places.
 
-    The first pod and excused pods run in any case. Any other pod runs if its growth fits the slack beside the growth of
-    the running pods before it. A growing pod that is paused or new is tested for its grant first: the grant has to fit
-    `headroom` beside PROMISED of the grants of the running pods (of the first pod: its worst demand). A growing paused
-    pod also leaves `resume_share` times the growth of the running pods free (RESUME_SHARE).
+    - The first pod and excused pods run in any case.
+    - Any other pod runs if its growth fits the slack beside the growth of the running pods before it.
+    - A growing pod that is paused or new needs its grant, too: it has to fit `headroom` beside PROMISED of the grants
+      of the running pods before it (the first pod counts with its worst demand). If that pod is paused, `resume_share`
+      times the growth of the running pods before it has to stay free in the slack (RESUME_SHARE).
 
     `was_first` was the first pod in the last decision. While no worst demand fits it stays first, and the result is
     unsafe only if its worst demand exceeds `headroom` by more than `margin` bytes.
@@ -124,20 +125,20 @@ def serve(
             running.add(one, total)  # most pods
             continue
         if one is first or one.excused:
-            runs, demand, fits_in, added = True, one.worst, headroom, one
+            runs, needed, fits_in, added = True, one.worst, headroom, one
             if one is not first:
                 running.add(one, total)
             elif one.active and not one.is_service:  # the slack leaves its growth out already
                 running.promised += one.worst
         else:
             due_bytes = _due_bytes(overdue, one)
-            demand, fits_in, added, total = _test(one, total, running, slack, headroom, due_bytes, resume_share)
-            runs = demand <= fits_in or demand <= one.negligible
+            needed, fits_in, added, total = _test(one, total, running, slack, headroom, due_bytes, resume_share)
+            runs = needed <= fits_in or needed <= one.negligible
             if runs:
                 running.add(added, total)
                 overdue = None if one is overdue else overdue
         if all_pods or one.is_paused or not runs:
-            places.append(place_of(added, demand, fits_in, runs=runs, first=one is first))
+            places.append(place_of(added, needed, fits_in, runs=runs, first=one is first))
         if runs and one.newcomer:
             admitted.add(one.usage.pod.cgroup)
     first_pod = None if first is None else first.usage.pod.cgroup

@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from cgpause.config.settings import Config, HowPaused, PauseConfig, ReserveConfig, WatermarkConfig
+from cgpause.core.memory_units import MIB
 from cgpause.core.model import (
     CgroupId,
     Headroom,
@@ -19,7 +20,6 @@ from cgpause.core.model import (
     QosClass,
     Sample,
 )
-from cgpause.offline.simulate.pods import MIB
 from cgpause.policy.decide import Decision, State, decide
 from cgpause.policy.explain import explain
 from cgpause.policy.peaks import Peaks

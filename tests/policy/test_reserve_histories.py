@@ -12,9 +12,10 @@ from lab.measure.policy_loads import leak
 
 from cgpause.config.settings import Config, HowPaused, PauseConfig, ReserveConfig
 from cgpause.core.clock import NS_PER_S
+from cgpause.core.memory_units import MIB
 from cgpause.core.model import PodKind, QosClass
 from cgpause.offline.simulate.node import SimNode
-from cgpause.offline.simulate.pods import MIB, Probe, SimPod
+from cgpause.offline.simulate.pods import Probe, SimPod
 from cgpause.policy import schedule
 
 MAX_PAUSE_S, BATCH_MAX_PAUSE_S, MIN_RUN_S = 15.0, 60.0, 12.0

@@ -10,8 +10,8 @@ from helpers.nodes import START_NS, S
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cgpause.core.memory_units import MIB
 from cgpause.core.model import Pause, Resume, Sacrifice
-from cgpause.offline.simulate.pods import MIB
 from cgpause.policy.decide import decide
 from cgpause.policy.demand import ACTIVE_S, Terms, demand
 from cgpause.policy.reserve import observe
@@ -56,18 +56,18 @@ def test_the_worst_demand_of_the_first_stays_reserved(moment: Moment, beside: in
     memory = moment.state.reserve._replace(cost_s=0.0, first=None)
     without_excuse = replace(moment, state=moment.state._replace(reserve=memory))
     plenty = without_excuse.with_available(2 * CAPACITY)
-    more = [place.available - place.demand for place in plenty.places() if place.first]
+    more = [place.fits_in - place.needed for place in plenty.places() if place.first]
     if not more:
         return
     places = plenty.with_available(2 * CAPACITY - int(more[0]) + beside * MIB).places()
     first = [place for place in places if place.first]
-    if first[0].demand > first[0].available:
+    if first[0].needed > first[0].fits_in:
         return  # unsafe: it goes on alone
-    taken = [place.demand for place in places if is_other(place) and place.runs and place.demand > place.negligible]
+    taken = [place.needed for place in places if is_other(place) and place.runs and place.needed > place.negligible]
     # One byte for the rounding of a sum of differences.
-    assert sum(taken) <= first[0].available - first[0].demand + 1
+    assert sum(taken) <= first[0].fits_in - first[0].needed + 1
     stopped = [place for place in places if is_other(place) and not place.runs and place.usage.pod.paused is None]
-    assert all(place.demand > place.negligible for place in stopped)
+    assert all(place.needed > place.negligible for place in stopped)
 
 
 def is_other(place: Place) -> bool:

@@ -136,7 +136,7 @@ def test_the_first_runs_and_its_worst_demand_is_reserved() -> None:
     found = served(50, want("a", 30, growth=20), want("b", 100, growth=20), want("c", 100, growth=1))
     assert [place.runs for place in found.places] == [True, True, False]
     assert found.unused_bytes == 0
-    assert [(place.demand, place.available) for place in found.places] == [
+    assert [(place.needed, place.fits_in) for place in found.places] == [
         (30 * MIB, 50 * MIB),
         (20 * MIB, 20 * MIB),
         (MIB, 0),
@@ -218,8 +218,8 @@ def test_a_pod_goes_on_if_its_peak_fits_beside_most_of_the_others(waits: dict[st
     d = want("d", 300, 50, growth=5, **waits)
     assert running(182, a, b, c, d) == "Abcd"
     place = served(181.9, a, b, c, d, all_pods=False).places[-1]
-    assert (place.runs, place.demand) == (False, 50 * MIB)
-    assert place.available == pytest.approx(49.9 * MIB), "what it waits for"
+    assert (place.runs, place.needed) == (False, 50 * MIB)
+    assert place.fits_in == pytest.approx(49.9 * MIB), "what it waits for"
     assert running(181.9, a, b, c, d._replace(is_paused=False, newcomer=False)) == "Abcd", "a running pod goes on"
     assert running(181.9, a, b, c._replace(active=False), d) == "Abcd", "what does not grow has nothing promised"
     assert running(182, a, b, c._replace(excused=True), d) == "Abcd"
@@ -253,7 +253,7 @@ def test_a_paused_pod_leaves_a_share_of_the_running_ones_growth_free() -> None:
     c = want("c", 90, 5, growth=5, noise=2, paused_s=1, is_service=True)
     places = {resume_share: served(40, a, b, c, resume_share=resume_share).places[2] for resume_share in (0.25, 0.26)}
     assert {resume_share: place.runs for resume_share, place in places.items()} == {0.25: True, 0.26: False}
-    assert places[0.26].available == pytest.approx((30 - 20 - 5.2) * MIB), "says what it waits for"
+    assert places[0.26].fits_in == pytest.approx((30 - 20 - 5.2) * MIB), "says what it waits for"
     assert served(40, a, b, c._replace(is_paused=False), resume_share=9).places[2].runs, "a running pod goes on"
     assert served(40, a, b, c._replace(active=False), resume_share=9).places[2].runs, "it will not grow"
     assert served(40, a, b, c._replace(fastest=2 * MIB, counted=2.0 * MIB), resume_share=9).places[2].runs, (
@@ -318,7 +318,7 @@ def test_an_excused_pod_runs_and_only_its_growth_is_reserved() -> None:
     assert running(0, a, b) == "Ab"
     assert served(100, a, b).unused_bytes == pytest.approx((100 - 10 - 40) * MIB)
     assert served(100, a, b._replace(counted=20.0 * MIB)).unused_bytes == pytest.approx(50 * MIB)
-    assert served(0, a, b).places[1].demand == 90 * MIB
+    assert served(0, a, b).places[1].needed == 90 * MIB
     assert served(0, a, b, all_pods=False).places[-1].usage.pod.uid == "b"
 
 

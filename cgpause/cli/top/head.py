@@ -231,7 +231,7 @@ def summary(snapshot: NodeView) -> Text:
     made.append(*_SEPARATOR)
     if following:
         place = following[0].verdict.place
-        demand = "" if place is None else f", needs {growth(place.demand)} of {size(max(place.available, 0))} left"
+        demand = "" if place is None else f", needs {growth(place.needed)} of {size(max(place.fits_in, 0))} left"
         made.append(f"next: {following[0].label}{demand}", "next")
     else:
         # A growing pod can be safe from a pause: protected, the first in line, or with a demand of less than a page.

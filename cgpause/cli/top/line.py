@@ -43,6 +43,6 @@ def _running(verdicts: Iterable[Verdict]) -> list[Verdict]:
 def _to_spare(verdict: Verdict) -> float:
     """Return the headroom beyond a pod's demand; infinity for a pod that reserve does not pause for it, the first."""
     place = verdict.place
-    if place is None or place.first or place.excused or place.demand <= place.negligible:
+    if place is None or place.first or place.excused or place.needed <= place.negligible:
         return math.inf
-    return place.available - place.demand
+    return place.fits_in - place.needed

@@ -55,7 +55,7 @@ class SeenPod:
     @property
     def demand(self) -> float:
         """Demand in bytes: the headroom that the reserve policy requires for the pod to run; 0 without a place."""
-        return 0.0 if self.verdict.place is None else self.verdict.place.demand
+        return 0.0 if self.verdict.place is None else self.verdict.place.needed
 
 
 @dataclass(frozen=True, slots=True)

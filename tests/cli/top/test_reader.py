@@ -142,9 +142,9 @@ def test_next_in_line_is_the_one_with_least_to_spare_and_pausing_begins_there(tr
     snapshot = reader.read(11 * S)
 
     to_spare = {
-        pod.label: place.available - place.demand
+        pod.label: place.fits_in - place.needed
         for pod in snapshot.pods
-        if (place := pod.verdict.place) is not None and not place.first and place.demand > 4096
+        if (place := pod.verdict.place) is not None and not place.first and place.needed > 4096
     }
     nexts = [pod.label for pod in snapshot.pods if pod.state is PodState.NEXT]
     assert nexts == [min(to_spare, key=lambda label: to_spare[label])]
