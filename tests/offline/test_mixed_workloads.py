@@ -8,8 +8,9 @@ import pytest
 
 from cgpause.cli.simulated import group_rows
 from cgpause.config.settings import Config, PauseConfig
+from cgpause.core.memory_units import MIB
 from cgpause.offline.simulate.load import Load, Machine, make_daemons, make_pods, make_services
-from cgpause.offline.simulate.pods import MIB, Step
+from cgpause.offline.simulate.pods import Step
 from cgpause.offline.simulate.presets import PRESETS
 from cgpause.offline.simulate.run import GroupOutcome, Outcome, simulate
 from cgpause.offline.simulate.service import silences, surging
@@ -141,6 +142,7 @@ def test_a_surge_without_rest_repeats_itself_as_the_labs_service_does() -> None:
 def test_a_silence_lasts_until_a_container_has_started_and_pauses_in_it_are_part_of_it() -> None:
     assert silences([(0, 10), (15, 20), (20, 30)], [(8, 11), (12, 13), (25, 26)]) == [7, 0, 1]
     assert silences([(0, 10), (15, 40), (50, 52)], [], starts_s=5) == [10, 12]
+    assert silences([(0, 100), (110, 300)], [(115, 133)], starts_s=30) == [58], "a pause makes the start take longer"
 
 
 def test_services_are_placed_where_least_is_requested() -> None:

@@ -10,9 +10,10 @@ from helpers.simpods import job, service
 
 from cgpause.config.settings import Config, HowPaused, PauseConfig
 from cgpause.core.clock import NS_PER_S
+from cgpause.core.memory_units import MIB
 from cgpause.core.model import PodKind
 from cgpause.offline.simulate.node import SimNode
-from cgpause.offline.simulate.pods import MIB, Probe, SimPod
+from cgpause.offline.simulate.pods import Probe, SimPod
 from cgpause.policy import schedule
 
 HOUR_S = 3600.0

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cgpause.core.memory_units import MIB
 from cgpause.offline.simulate.cluster import Cluster
 from cgpause.offline.simulate.engine import START_S
 from cgpause.offline.simulate.node import SimNode
-from cgpause.offline.simulate.pods import MIB, SimPod, Step
+from cgpause.offline.simulate.pods import SimPod, Step
 from cgpause.offline.simulate.scheduler import Request, Scheduler
 
 

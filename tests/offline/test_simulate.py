@@ -19,12 +19,13 @@ from lab.bed import stage
 from lab.measure.policy_loads import leak
 
 from cgpause.config.settings import Config, ThrottleConfig
-from cgpause.core.model import Sacrifice, Sample
+from cgpause.core.memory_units import MIB
+from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord, Sacrifice, Sample
 from cgpause.offline.simulate.cluster import Cluster
 from cgpause.offline.simulate.engine import START_S
 from cgpause.offline.simulate.load import Jobs, Load, Machine, make_pods
 from cgpause.offline.simulate.node import SimNode
-from cgpause.offline.simulate.pods import MIB, PAGE, SimPod, Step, fill
+from cgpause.offline.simulate.pods import PAGE, SimPod, Step, fill
 from cgpause.offline.simulate.run import simulate
 from cgpause.offline.simulate.worker import OVERHEAD_BYTES, job_seeds, splitmix64, volatile
 from cgpause.pods.programs import LOOK_NS
@@ -143,12 +144,42 @@ def test_a_run_that_is_given_up_counts_what_has_run_so_far() -> None:
     assert 0 < outcome.running_max_s <= 5
 
 
+def test_a_job_that_was_never_admitted_waited_until_the_end() -> None:
+    outcome = simulate(replace(SMALL, timeout_s=5.0), None, seed=1)
+    assert (outcome.jobs, outcome.groups[0].pods) == (17, 12)
+    assert outcome.waiting_max_s == 5
+
+
+def test_a_frozen_pod_goes_on_only_after_the_resume() -> None:
+    """Its sleep ends meanwhile, as a timer does, but its program frees memory and ends only when it runs."""
+    steps = [fill(20 * MIB), Step(sleep_s=1.0), Step(free_bytes=20 * MIB, sleep_s=1.0)]
+    pod = SimPod("pod", lambda: iter(steps), limit_bytes=30 * MIB)
+    node = SimNode([pod], config=None, kubepods_max_bytes=100 * MIB)
+    node.run(0.5)
+    assert pod.facts is not None
+    running = pod.facts
+    record = PauseRecord(Mechanism.FREEZE, Owner.DAEMON, "test", 0, None, CpuMax(None, 100_000), 0, None)
+    pod.facts = replace(running, paused=record)
+    node.engine.regroup(pod)
+    node.run(5)
+    assert pod.used_bytes == pytest.approx(20 * MIB)
+    pod.facts = running
+    node.engine.regroup(pod)
+    assert pod.used_bytes == 0
+    node.run(0.9)
+    assert pod.finished_s is None
+    node.run(0.2)
+    assert pod.finished_s == pytest.approx(6.5)
+
+
 def test_a_back_off_counts_as_far_as_the_run_goes() -> None:
     slow = replace(SMALL.machine, backoff_scale=20.0)
     runs = [simulate(replace(SMALL, machine=slow, timeout_s=seconds), None, seed=1) for seconds in (18.0, 19.0)]
     assert [run.restarts for run in runs] == [2, 2]
-    first_s, longer_s = (run.waiting_mean_s * run.groups[0].pods for run in runs)
-    assert longer_s == pytest.approx(first_s + 2), "both wait for one second more"
+    first_s, longer_s = (run.waiting_mean_s * run.jobs for run in runs)
+    queued = [run.jobs - run.groups[0].pods for run in runs]
+    assert queued[0] == queued[1]
+    assert longer_s == pytest.approx(first_s + 2 + queued[0]), "each that waits does so for one second more"
 
 
 def test_pods_are_made_anew_for_each_run() -> None:

@@ -12,7 +12,8 @@ from lab.measure.policy_node import GIB, Node, run
 from lab.measure.policy_noise import SETTLED_S, noise
 
 from cgpause.config.settings import Config
-from cgpause.offline.simulate.pods import MIB, SimPod
+from cgpause.core.memory_units import MIB
+from cgpause.offline.simulate.pods import SimPod
 from cgpause.offline.simulate.run import Outcome, simulate
 
 SEED = 41

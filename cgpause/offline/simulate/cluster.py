@@ -107,6 +107,7 @@ class Cluster:
         return self._leaving and bool(self._queue) and len(self._nodes[number].admitted) > 0
 
     def _admit(self, now_s: float) -> None:
+        """Admit queued jobs in order while they fit a node. If one fits none, run idle nodes on until a pod leaves."""
         while self._queue:
             request = _request(self._queue[0])
             number = self._scheduler.best(request)

@@ -117,6 +117,7 @@ class SimDaemon:
         self._quiet: Quiet | None = None
         self._used_cpu_s = 0.0
         self._used_cpu_at_s = engine.now_s
+        self._idle = engine.cpus
         self._pods: dict[CgroupId, SimTracked] = {}
         self._classifier = Classifier(self._pods, Kinds())
         self._sampled_at_s = engine.now_s
@@ -169,13 +170,14 @@ class SimDaemon:
                 pod.charged_bytes = max(min(charged, most), 0.0) if pod.steps is not None else 0.0
 
     def _idle_cpus(self) -> float:
-        """Return the idle CPUs, on average since the last sample."""
+        """Return the idle CPUs, on average since the last sample; for a second sample at one time the same again."""
         engine = self._engine
         elapsed_s = engine.now_s - self._used_cpu_at_s
-        used_s = engine.cpu_seconds
-        idle = engine.idle_cpus if elapsed_s <= 0 else engine.cpus - (used_s - self._used_cpu_s) / elapsed_s
-        self._used_cpu_s, self._used_cpu_at_s = used_s, engine.now_s
-        return max(idle, 0.0)
+        if elapsed_s > 0:
+            used_s = engine.cpu_seconds
+            self._idle = max(engine.cpus - (used_s - self._used_cpu_s) / elapsed_s, 0.0)
+            self._used_cpu_s, self._used_cpu_at_s = used_s, engine.now_s
+        return self._idle
 
     def _read_details(self) -> bool:
         """Read details if due; return whether it was due."""

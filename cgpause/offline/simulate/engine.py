@@ -93,11 +93,11 @@ class Engine:
         self._then_s = START_S
         """Time of the last update of clocks and memory."""
         self._used = 0.0
-        """Memory of all pods at that time."""
+        """Memory of all pods at `_then_s`."""
         self._changes_s: float | None = None
         """Result of `_change_s`; None after a change of the computing pods."""
         self._slope = 0.0
-        """Their growth since then, in bytes per second."""
+        """Growth of all pods since `_then_s`, in bytes per second."""
 
     # Memory
 
@@ -136,7 +136,7 @@ class Engine:
 
     def settle_all(self) -> None:
         """Update all pods."""
-        self._catch_up()
+        self._account_until_now()
         for pod in self.pods:
             self.settle(pod)
 
@@ -144,7 +144,7 @@ class Engine:
         """Free a pod's memory and stop it."""
         self._stop(pod)
         pod.used_bytes = pod.left_cpu_s = 0.0
-        pod.tries_left = 0
+        pod.tries_left, pod.is_due = 0, False
         # Summed up again at times, so that rounding errors do not add up.
         self._used = sum(map(self.used, self.pods))
         self._changes_s = None
@@ -182,7 +182,7 @@ class Engine:
             self.now_s = max(change_s, self.now_s)
             self._changes_s = None
             while self._slope > 0 and self.used_bytes > self.capacity_bytes - 1:
-                self._catch_up()
+                self._account_until_now()
                 self._begin_reclaim()
                 self._share()
             if self._free.size:
@@ -230,7 +230,8 @@ class Engine:
             return math.inf
         return self._then_s + (group.next_end() - group.clock) / group.speed
 
-    def _catch_up(self) -> None:
+    def _account_until_now(self) -> None:
+        """Advance the groups' clocks, and the sums of memory and CPU time, from `_then_s` to now."""
         elapsed_s = self.now_s - self._then_s
         if elapsed_s == 0.0:
             return
@@ -276,7 +277,7 @@ class Engine:
 
     def make(self, *, busy: bool) -> None:
         """Begin or end the creation of a container, which needs one CPU."""
-        self._catch_up()
+        self._account_until_now()
         self._making = busy
         self._changes_s = None
 
@@ -285,9 +286,14 @@ class Engine:
         self._stop(pod)
         if pod.left_cpu_s > 0 or pod.tries_left:
             self._start(pod)
+        elif pod.is_due:
+            self.next_step(pod)
 
     def next_step(self, pod: SimPod) -> None:
-        """Begin the next step of a container."""
+        """Begin the next step of a container; of a frozen one at the resume."""
+        pod.is_due = pod.mechanism is Mechanism.FREEZE
+        if pod.is_due:
+            return
         while pod.steps is not None:
             step = next(pod.steps, None)
             if step is None:
@@ -295,7 +301,7 @@ class Engine:
                 return
             pod.step = step
             if step.free_bytes:
-                self._catch_up()
+                self._account_until_now()
                 freed = min(step.free_bytes, pod.used_bytes)
                 pod.used_bytes -= freed
                 self._used -= freed
@@ -314,7 +320,7 @@ class Engine:
 
     def _start(self, pod: SimPod) -> None:
         if self.now_s != self._then_s:
-            self._catch_up()
+            self._account_until_now()
         mechanism = pod.mechanism
         if mechanism is Mechanism.FREEZE:
             return
@@ -328,7 +334,7 @@ class Engine:
 
     def _stop(self, pod: SimPod) -> None:
         if self.now_s != self._then_s:
-            self._catch_up()
+            self._account_until_now()
         if pod.group is not None:
             self.settle(pod)
             pod.group.count(pod, -1)

@@ -27,7 +27,7 @@ class Backoff:
     """Wait after the next kill, unscaled; None before the first kill."""
 
     def after_kill(self, ran_s: float) -> float:
-        """Return the wait in s before the next start of a killed container that ran for `ran_s`."""
+        """Count a kill of a container that ran for `ran_s`; return the wait in s before its next start."""
         if self._next_s is None or ran_s >= RESET_AFTER_S * self.scale:
             self._next_s = FIRST_BACKOFF_S
             return FIRST_WAIT_S * self.scale

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
+from cgpause.core.memory_units import MIB
 from cgpause.core.model import PodKind
 from cgpause.offline.simulate.kubelet import Backoff, request_bytes
-from cgpause.offline.simulate.pods import MIB, RECLAIM_S, Probe, SimPod
+from cgpause.offline.simulate.pods import RECLAIM_S, Probe, SimPod
 from cgpause.offline.simulate.service import surging
 from cgpause.offline.simulate.worker import job_seeds, volatile
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from cgpause.core.memory_units import MIB
 from cgpause.core.model import Mechanism, Pod, PodKind, QosClass
 from cgpause.offline.simulate.kubelet import Backoff
 
 if TYPE_CHECKING:
     from cgpause.offline.simulate.engine import Group
 
-MIB = 1 << 20
 PAGE = 4096
 FILL_BYTES_PER_S = 2246 * MIB
 """Speed at which a CPU touches new memory, in bytes per second (measured natively)."""
@@ -134,6 +134,8 @@ class SimPod:
     epoch: int = 0
     """Number of containers so far, so that timers of a dead one do nothing."""
     probe_open: bool = False
+    is_due: bool = False
+    """Whether its sleep has ended while it was frozen: its next step begins at the resume."""
 
     @property
     def restarts(self) -> int:

@@ -51,7 +51,7 @@ class GroupOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Results of one run; counts are of all pods, times in s and, except for pauses, of the admitted jobs."""
+    """Results of one run; counts are of all pods, times in s and, except for pauses, of the jobs."""
 
     jobs: int
     finished: int
@@ -60,9 +60,10 @@ class Outcome:
     restarts: int
     oom_kills: int
     waiting_mean_s: float
-    """Time waiting for admission and in back-off."""
+    """Time waiting for admission and in back-off, until the run ended."""
     waiting_max_s: float
     running_mean_s: float
+    """Time that the containers of an admitted job ran."""
     running_max_s: float
     cpu_s: float
     lost_cpu_s: float
@@ -107,6 +108,8 @@ def simulate(load: Load, config: Config | None, seed: int) -> Outcome:
         for pod in node.pods:
             pod.running_s += 0.0 if pod.started_s is None else node.now_s - pod.started_s
             pod.waiting_s -= max(pod.backoff_until_s - node.now_s, 0.0)
+    queued = [pod for pod in {*queue} - {pod for _, pod in all_pods} if pod.lasts_s is None]
+    waiting_s = [pod.waiting_s for pod in pods] + [max(load.timeout_s - pod.start_s, 0.0) for pod in queued]
     spans = [end_s - since_s for node in nodes for pod in node.all_pods for since_s, end_s in node.pause_spans(pod)]
     lost_s = sum(pod.lost_cpu_s for pod in pods)
     return Outcome(
@@ -115,8 +118,8 @@ def simulate(load: Load, config: Config | None, seed: int) -> Outcome:
         total_s=total_s,
         restarts=sum(pod.restarts for _, pod in all_pods),
         oom_kills=sum(node.oom_kills for node in nodes),
-        waiting_mean_s=fmean(pod.waiting_s for pod in pods) if pods else 0.0,
-        waiting_max_s=max((pod.waiting_s for pod in pods), default=0.0),
+        waiting_mean_s=fmean(waiting_s) if waiting_s else 0.0,
+        waiting_max_s=max(waiting_s, default=0.0),
         running_mean_s=fmean(pod.running_s for pod in pods) if pods else 0.0,
         running_max_s=max((pod.running_s for pod in pods), default=0.0),
         cpu_s=lost_s + sum(pod.cpu_s for pod in pods),

@@ -11,7 +11,8 @@ from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING
 
-from cgpause.offline.simulate.pods import MIB, Behaviour, Step, take
+from cgpause.core.memory_units import MIB
+from cgpause.offline.simulate.pods import Behaviour, Step, take
 
 if TYPE_CHECKING:
     from cgpause.offline.simulate.load import Machine
@@ -48,15 +49,28 @@ def surging(kind: Lasting, machine: Machine, seed: str) -> Behaviour:
 def silences(runs: Iterable[Span], pauses: Iterable[Span], starts_s: float = 0.0) -> list[float]:
     """Return the lengths in s of all times in which a pod did not answer: paused, or without a container that answers.
 
-    `runs` are the lives of the pod's containers, in order. Each container answers after `starts_s`. Before the first
-    one nothing expects an answer.
+    `runs` are the lives of the pod's containers, in order; each answers as by `answers_s`. Before the first one nothing
+    expects an answer.
     """
-    ran = list(runs)
-    gaps = [(before[1], min(after[0] + starts_s, after[1])) for before, after in pairwise(ran)]
+    paused = sorted(pauses)
+    gaps = [(before[1], answers_s(after, paused, starts_s)) for before, after in pairwise(runs)]
     merged: list[Span] = []
-    for since_s, end_s in sorted((*gaps, *pauses)):
+    for since_s, end_s in sorted((*gaps, *paused)):
         if merged and since_s <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], end_s))
         else:
             merged.append((since_s, end_s))
     return [end_s - since_s for since_s, end_s in merged]
+
+
+def answers_s(run: Span, pauses: Iterable[Span], starts_s: float) -> float:
+    """Return the time at which a container answers, or its end: it first has to run for `starts_s` without pauses.
+
+    `pauses` are in order, as far as they begin before the answer.
+    """
+    began_s, ended_s = run
+    at_s = began_s + starts_s
+    for since_s, until_s in pauses:
+        if since_s < at_s:
+            at_s += max(until_s - max(since_s, began_s), 0.0)
+    return min(at_s, ended_s)

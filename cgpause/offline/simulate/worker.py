@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING
 
-from cgpause.offline.simulate.pods import MIB, PAGE, Behaviour, Step, take
+from cgpause.core.memory_units import MIB
+from cgpause.offline.simulate.pods import PAGE, Behaviour, Step, take
 
 if TYPE_CHECKING:
     from cgpause.offline.simulate.load import Jobs, Machine

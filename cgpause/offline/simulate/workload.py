@@ -11,9 +11,10 @@ from typing import ClassVar
 
 from cgpause.config.load import load_options
 from cgpause.config.options import Conflict, Option, option, setting
+from cgpause.core.memory_units import MIB
 from cgpause.offline.simulate.kubelet import request_bytes
 from cgpause.offline.simulate.load import Jobs, Load, Machine
-from cgpause.offline.simulate.pods import MIB, Probe
+from cgpause.offline.simulate.pods import Probe
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 MAX_JOBS = 1_000_000

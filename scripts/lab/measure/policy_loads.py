@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
+from cgpause.core.memory_units import MIB
 from cgpause.core.model import PodKind
 from cgpause.offline.simulate.load import make_pods
-from cgpause.offline.simulate.pods import MIB, Behaviour, Probe, SimPod, Step, fill
+from cgpause.offline.simulate.pods import Behaviour, Probe, SimPod, Step, fill
 from cgpause.offline.simulate.presets import PRESETS
 from cgpause.offline.simulate.workload import make_load
 from lab.measure.policy_node import CAPACITY, GIB, Node

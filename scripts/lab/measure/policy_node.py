@@ -11,6 +11,7 @@ from cgpause.offline.simulate.cluster import Cluster
 from cgpause.offline.simulate.engine import START_S
 from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import SimPod
+from cgpause.offline.simulate.service import answers_s
 
 GIB: Final = 1 << 30
 PATIENCE_S: Final = 3600.0
@@ -84,16 +85,6 @@ def run(node: Node, config: Config | None, seed: int = 0) -> Outcome:
 
 
 def _start_s(sim: SimNode, pod: SimPod) -> float:
-    """Return the longest time until a container of the pod answered, was killed, or the run ended.
-
-    The time begins at the container's start. A pause that begins before the answer delays it by its duration.
-    """
-    longest_s = 0.0
+    """Return the longest time from a container's start until it answered, was killed, or the run ended."""
     runs = [*pod.runs, *([] if pod.started_s is None else [(pod.started_s, sim.now_s)])]
-    for began_s, ended_s in runs:
-        up_s = began_s + pod.starts_s
-        for since_s, until_s in sim.pause_spans(pod):
-            if began_s <= since_s < up_s:
-                up_s += until_s - since_s
-        longest_s = max(longest_s, min(up_s, ended_s) - began_s)
-    return longest_s
+    return max((answers_s(run, sim.pause_spans(pod), pod.starts_s) - run[0] for run in runs), default=0.0)

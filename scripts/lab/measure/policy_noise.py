@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from cgpause.config.settings import Config
+from cgpause.core.memory_units import MIB
 from cgpause.core.model import Sample
 from cgpause.offline.simulate.engine import START_S
 from cgpause.offline.simulate.node import SimNode
-from cgpause.offline.simulate.pods import MIB, SimPod, Step, fill
+from cgpause.offline.simulate.pods import SimPod, Step, fill
 from cgpause.policy.decide import Decision, State
 
 NOISE_CPUS: Final = (2, 4, 8, 16, 32, 64)
