@@ -103,10 +103,13 @@ def run_trial(trial: Trial, worker: Path) -> dict[str, Any]:
         jobs.launch(namespaces.jobs(load.lasting))
         log = folder / "cgpause.log"
         daemon: Watcher = Nobody() if trial.arm == NONE else stack.enter_context(_daemon(parent, tree, folder, log))
+        begun_cpu_s = daemon.cpu_s
         outcome = jobs.run(namespaces.jobs(load.jobs), timeout_s=trial.timeout_s)
+        cpu_s = daemon.cpu_s - begun_cpu_s
         if daemon.stop():
             raise LabError(f"the daemon ended badly:\n{tail(log)}")
         result = summarize(trial, outcome, names, daemon.read_log().ended_pauses)
+        result["daemon_cpu_s"] = round(cpu_s, 2)
         if services is not None:
             result |= {"service_restarts": services.restarts, "probe_restarts": services.probes.kills}
     say(json.dumps(result))

@@ -120,16 +120,20 @@ def paper2(seed: int, tools: Tools) -> Load:
     return _paper_jobs("paper", limit, _chance("paper2", seed), lambda own: tools.paper(limit, own, work=2.0))
 
 
-def nolimit(seed: int, tools: Tools, generations: int = 4) -> Load:
+def nolimit(seed: int, tools: Tools, generations: int = 4, share: float = 0.75) -> Load:
     """Return two workloads without a limit, each a series of pods; a pod of one and a pod of the other do not fit.
 
-    With an even seed a pod needs little more than half of kubepods. With an odd seed it needs three quarters: then even
-    a pod that is paused at half of its peak leaves too little memory for the other.
+    A pod needs `share` of kubepods. With three quarters even a pod that is paused at half of its peak leaves too little
+    memory for the other.
     """
     chance = _chance("nolimit", seed)
-    share = 0.75 if seed % 2 else 0.56
     pods = _generations(("report", "backup"), share, chance, tools, generations, tier=Tier.BEST_EFFORT)
     return _chained(pods)
+
+
+def nolimit_half(seed: int, tools: Tools, generations: int = 4) -> Load:
+    """Return `nolimit` with pods that need little more than half of kubepods."""
+    return nolimit(seed, tools, generations, share=0.56)
 
 
 def nolimit_beside(seed: int, tools: Tools, generations: int = 4) -> Load:
@@ -165,6 +169,7 @@ LOADS: Final[Mapping[str, Callable[[int, Tools], Load]]] = {
     "waiting-backoff": waiting_backoff,
     "paper2": paper2,
     "nolimit": nolimit,
+    "nolimit-half": nolimit_half,
     "nolimit-beside": nolimit_beside,
 }
 """The loads whose only program is worker.c."""

@@ -60,6 +60,12 @@ class Cell(NamedTuple):
         return beside(self.unlimited, self.none)
 
     @property
+    def times(self) -> list[float]:
+        """Time added by the policy in each run, as the same share."""
+        pairs = zip(self.reserve, self.none, strict=True)
+        return [float(run["total_s"] / none["total_s"]) - 1 for run, none in pairs]
+
+    @property
     def longest(self) -> float:
         """Longest pause of a batch pod, as a share of the time without control; the largest over all seeds."""
         pairs = zip(self.reserve, self.none, strict=True)
@@ -130,9 +136,20 @@ def summary(cells: Sequence[Cell]) -> str:
     return (
         f"In {within} of {len(cells)} cells the load takes at most {percent(SAME)} longer than without control; on "
         f"average over all cells it takes {percent(fmean(cell.time for cell in cells), 1, sign=True)}, at worst "
-        f"{percent(worst.time, 1, sign=True)} (`{worst.name}`). Containers restart {restarts:.0f} times, without "
-        f"control {before:.0f} times; in {clean} cells none restarts. {near} cells are within {100 * NEAR:.0f} points "
-        f"of unlimited memory, which takes {percent(fmean(cell.best for cell in cells), 1, sign=True)} on average."
+        f"{percent(worst.time, 1, sign=True)} (`{worst.name}`). {_of_runs(cells)} Containers restart "
+        f"{restarts:.0f} times, without control {before:.0f} times; in {clean} cells none restarts. {near} cells are "
+        f"within {100 * NEAR:.0f} points of unlimited memory, which takes "
+        f"{percent(fmean(cell.best for cell in cells), 1, sign=True)} on average."
+    )
+
+
+def _of_runs(cells: Sequence[Cell]) -> str:
+    """Return a sentence about the single runs, each beside the run without control and with the same seed."""
+    times = [time for cell in cells for time in cell.times]
+    slower = sum(time > SAME for time in times)
+    return (
+        f"Of the {len(times)} single runs {slower} take more than {percent(SAME)} longer, at worst "
+        f"{percent(max(times), 1, sign=True)}."
     )
 
 
@@ -181,8 +198,7 @@ def _largest(name: str) -> Callable[[Runs], str]:
 
 
 def _worst_seed(cell: Cell) -> str:
-    pairs = zip(cell.reserve, cell.none, strict=True)
-    return percent(max(run["total_s"] / none["total_s"] for run, none in pairs) - 1, sign=True)
+    return percent(max(cell.times), sign=True)
 
 
 _TIME: Final[dict[str, Column]] = {
@@ -199,6 +215,7 @@ _ADVERSARY_COLUMNS: Final = {
 _WAITING_COLUMNS: Final = {
     **_both("restarts", _sum("restarts")),
     **_TIME,
+    "worst seed": _worst_seed,
     "longest pause": lambda cell: percent(cell.longest),
 }
 _STARTING_COLUMNS: Final = {
@@ -287,6 +304,11 @@ def render(results: dict[str, Any]) -> str:
         "",
         *_grid(columns, _cell_text, NAMES),
         "",
+        "The time beside none of the seed that loses most, or gains least. One seed is one run of each arm, and the",
+        "run without control has no kill on some seeds:",
+        "",
+        *_grid(columns, _worst_seed, NAMES),
+        "",
         "The longest pause of a batch pod as a share of the load's time without control:",
         "",
         *_grid(columns, lambda cell: percent(cell.longest), NAMES),
@@ -300,6 +322,10 @@ def render(results: dict[str, Any]) -> str:
         f"The presets take {PRESET_START_S:g} s to create a container. With other times, as above:",
         "",
         *_grid(slow_columns, _cell_text, NAMES),
+        "",
+        "The seed that loses most, or gains least:",
+        "",
+        *_grid(slow_columns, _worst_seed, NAMES),
         "",
         "## Jobs that mostly wait",
         "",

@@ -47,7 +47,7 @@ def _seconds(values: list[float | None]) -> str:
 
 
 def _loads(rows: list[Row]) -> list[str]:
-    titles = ("load", "cgpause", "done after, s", "restarts", "restarts of pods beside", "OOM kills", "pauses")
+    titles = ("load", "cgpause", "done after, s", "restarts", "restarts of pods beside", "OOM kills", "run again")
     cells = [
         (
             row["case"],
@@ -56,12 +56,13 @@ def _loads(rows: list[Row]) -> list[str]:
             ", ".join(map(str, row["restarts"])),
             row["restarts_beside"],
             row["oom_kills"],
+            row["repeated"],
             row.get("pauses", "-"),
             f"{row['longest_s']:.0f}" if "longest_s" in row else "-",
         )
         for row in rows
     ]
-    return table([*titles, "longest, s"], cells, texts=2)
+    return table([*titles, "pauses", "longest, s"], cells, texts=2)
 
 
 def finding(row: Row) -> str:
@@ -108,7 +109,8 @@ def render(results: Row) -> str:
         *(f"- `{case}`: {words}." for case, words in _LOADS.items()),
         "",
         "Each load has a row without and one with cgpause, and one figure for each round. *Pods beside* are",
-        "the idle pods or the service.",
+        "the idle pods or the service. *Run again* counts rounds in which kubelet lost a job while its container",
+        "started; they are not in the other columns but kills and pauses.",
         "",
         *tables(run),
         "",

@@ -91,6 +91,7 @@ def run_load(case: str, *, with_cgpause: bool) -> Row:
         "restarts": [result["restarts"] for result in results],
         "restarts_beside": node.count_restarts(beside),
         "oom_kills": node.oom_kills() - kills,
+        "repeated": sum(result["repeated"] for result in results),
         **(node.pauses() if with_cgpause else {}),
     }
     node.remove(beside)
@@ -100,10 +101,10 @@ def run_load(case: str, *, with_cgpause: bool) -> Row:
 
 def _run_round(jobs: Sequence[Pod]) -> Row:
     """Run one round, and run it again with new pods if kubelet lost a job."""
-    for _ in range(ATTEMPTS):
+    for repeated in range(ATTEMPTS):
         result = _run_jobs([replace(job, uid=str(uuid.uuid4())) for job in jobs])
         if result is not None:
-            return result
+            return result | {"repeated": repeated}
         say("kubelet lost a job while its container started: the round is run again")
     raise LabError(f"kubelet lost a job in each of {ATTEMPTS} attempts")
 
@@ -118,9 +119,10 @@ def _run_jobs(jobs: Sequence[Pod]) -> Row | None:
         ends = [outcome.done_at for outcome in mine if outcome.done_at is not None]
         lost = any(outcome.lost for outcome in mine)
         if lost or len(ends) == len(jobs) or time.time() > begun + PATIENCE_S:
+            restarts = 0 if lost else node.count_restarts(jobs)
             node.remove(jobs)
             done_s = round(max(ends) - begun) if len(ends) == len(jobs) else None
-            return None if lost else {"done_s": done_s, "restarts": sum(outcome.restarts for outcome in mine)}
+            return None if lost else {"done_s": done_s, "restarts": restarts}
 
 
 class Paused:

@@ -200,17 +200,29 @@ def await_running(pods: Sequence[Pod]) -> None:
 
 def look_at(pods: Iterable[Pod]) -> list[Outcome]:
     """Return the outcome of each pod; an empty one while kubelet does not answer or does not know the pod."""
-    try:
-        with urllib.request.urlopen("http://127.0.0.1:10255/pods", timeout=30) as answer:
-            found = outcomes(json.load(answer))
-    except OSError:
-        found = {}
+    found = _ask_kubelet()
     return [found.get(pod.uid, Outcome()) for pod in pods]
 
 
+def _ask_kubelet() -> dict[str, Outcome]:
+    try:
+        with urllib.request.urlopen("http://127.0.0.1:10255/pods", timeout=30) as answer:
+            return outcomes(json.load(answer))
+    except OSError:
+        return {}
+
+
 def count_restarts(pods: Iterable[Pod]) -> int:
-    """Return the number of restarts of these pods' containers."""
-    return sum(one.restarts for one in look_at(pods))
+    """Return the number of restarts of these pods' containers, once kubelet knows them all."""
+    uids = [pod.uid for pod in pods]
+    found: dict[str, Outcome] = {}
+
+    def knows_all() -> bool:
+        found.update(_ask_kubelet())
+        return found.keys() >= set(uids)
+
+    _await("kubelet's answer on the restarts of pods", knows_all)
+    return sum(found[uid].restarts for uid in uids)
 
 
 def remove(pods: Iterable[Pod]) -> None:
