@@ -171,7 +171,8 @@ class Load:
 def plan_load(total_bytes: int, used_bytes: int) -> Load:
     """Return a kubepods limit and pods for a node that uses `used_bytes` without them.
 
-    At the peak, MemAvailable is 13 % of the node: each daemon then samples at its highest rate, and no daemon kills.
+    At the peak, MemAvailable is 13 % of the node: each peer then samples at its highest rate, and none kills. cgpause
+    samples often, but pauses no pod.
 
     Raises:
         LabError: the headroom at the peak would be less than 1.5 times kubelet's eviction threshold.

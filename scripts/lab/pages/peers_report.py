@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lab.measure.cost import SETTLE_S
 from lab.pages.report import COUNTED_MACHINE, Report, table
 
 _PHASES = {"idle": "Idle", "pressure": "Under pressure"}
@@ -31,10 +32,11 @@ def render(results: dict[str, Any]) -> str:
         "Written by `scripts/bench peers`, which measures it again; do not edit. Each daemon alone, as a service, on",
         "a real kernel with sleeping pods that listen on no port, each with a network of its own, beside a process",
         "named kubelet (without one cgpause looks for it). Under pressure, kubepods goes up and down between about 84",
-        "and 93 % of its limit, and MemAvailable stays just above where the others begin to kill, so all of them look",
-        "as often as they ever do. CPU time is the cgroup's; wake-ups are the kernel's count; resident and",
-        "proportional (PSS) memory are the processes', charged memory is the cgroup's `memory.current` (files count",
-        "for their first reader).",
+        "and 93 % of its limit, and MemAvailable stays just above where the others begin to kill, so they look as",
+        "often as they ever do. cgpause, which has no pod to pause here, does not sample at its fastest. The first",
+        f"{SETTLE_S:g} s of a daemon are not measured. CPU time is the cgroup's; wake-ups are the kernel's count;",
+        "resident and proportional (PSS) memory are the processes', charged memory is the cgroup's `memory.current`",
+        "(files count for their first reader).",
         "",
         f"The machine is {COUNTED_MACHINE}: CPU time is that of a daemon's instructions, and of the kernel's on its",
         "behalf, come to, and any host gives the same. A real CPU executes several times as many a second.",
