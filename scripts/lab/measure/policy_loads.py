@@ -192,6 +192,24 @@ def _beside_new_idle(chance: Random) -> Node:
     return Node([*idle_pods, *jobs], cpus=2, make_s=chance.uniform(0.2, 0.8))
 
 
+def _beside_stream(chance: Random) -> Node:
+    def small() -> Behaviour:
+        peak_bytes, end_s = int(chance.uniform(250, 350)) * MIB, chance.uniform(8, 14)
+        return leak(peak_bytes, chance.uniform(100, 400) * MIB, end_s=end_s)
+
+    wave = Wave(50 * MIB, int(0.40 * CAPACITY), chance.uniform(30, 100) * MIB, 2, unit_bytes=8 * MIB, stay_s=2.0)
+    large = SimPod("large", wave, limit_bytes=int(0.44 * CAPACITY), start_s=10)
+    return Node([large, *_pods("small", 100, small, 400, lambda: 1.2)])
+
+
+def _wide(chance: Random) -> Node:
+    def wave() -> Wave:
+        peak_bytes, bytes_per_s = int(chance.uniform(500, 750)) * MIB, chance.uniform(50, 300) * MIB
+        return Wave(50 * MIB, peak_bytes, bytes_per_s, 3, unit_bytes=8 * MIB, stay_s=chance.uniform(0.5, 3))
+
+    return Node(_pods("wide", 10, wave, 2 * CAPACITY // MIB, lambda: chance.uniform(0.2, 1)))
+
+
 def _computing(chance: Random) -> Node:
     def wave() -> Wave:
         speed, stay_s = chance.uniform(0.02, 0.1) * CAPACITY, chance.uniform(15, 40)
@@ -290,6 +308,14 @@ ADVERSARIES: Final = {
         "3 such jobs of other workloads, by 1.5 % to 2.2 % of the memory a second, beside 7 idle pods that started up "
         "to 20 s before; 2 CPUs",
         _beside_new_idle,
+    ),
+    "stream": Adversary(
+        "a job that goes twice to 40 % of the memory by 30 to 100 MiB/s, with a limit of 44 %, beside 100 pods, one "
+        "every 1.2 s, of 250 to 350 MiB for 8 to 14 s",
+        _beside_stream,
+    ),
+    "wide": Adversary(
+        "10 pods with a limit of twice the memory go to 500 to 750 MiB and back three times, by 50 to 300 MiB/s", _wide
     ),
     "computing": Adversary(
         "8 pods go to 30 % to 40 % of the memory by 2 % to 10 % of it a second, stay there for 15 to 40 s and end; "
