@@ -9,8 +9,8 @@ slack     A pod runs while the growth of all running pods within one reaction le
           grant reserved instead; before its first large drop a pod has up to 30 s of its growth reserved.
 start     A growing pod starts or resumes only if its grant fits beside 60 % of the grants of the running pods served
           before it. The grant is the expected demand while a CPU is idle, and the worst demand while all are busy.
-          Without this rule pods would wait for each other halfway to their peaks. While a CPU is idle, a pod without a
-          limit and with a known peak runs beside the first one as far as the slack allows.
+          Without this rule pods would wait for each other halfway to their peaks. While half a CPU is idle, a pod
+          without a limit and with a known peak runs beside the first one as far as the slack allows.
 bounded   A pause costs time only if idle CPUs could run the pod; memory that pods free lowers that cost. Once pauses
           have cost as much as a restart, one paused pod runs until it gives back, or all pods have headroom. Its grant
           must fit beside the worst demand of the first pod and the grants of excused pods. At twice that cost the grant

@@ -7,8 +7,8 @@ first pod" is the first on the way. "The pods before it" come before it in the s
 The way is the banker's algorithm (Dijkstra 1965): each demand has to fit the headroom and what the pods earlier on the
 way have given back. The least headroom that is left on the way is the *slack*. A pod runs only while the growth of all
 running pods within one reaction fits the slack. A growing pod that is paused or new also needs headroom for its grant
-(PROMISED). One exception: while a CPU is idle, a pod without a limit and with a known peak needs headroom only for its
-first memory. The first pod and excused pods run in any case.
+(PROMISED). One exception: while half a CPU is idle, a pod without a limit and with a known peak needs headroom only for
+its first memory. The first pod and excused pods run in any case.
 """
 
 from __future__ import annotations
@@ -157,20 +157,23 @@ def _test(
     """Return the bytes that a pod needs, the bytes that they must fit in if it is to run, and the demand to add then.
 
     Usually the pod's growth has to fit the slack. If the grant of a growing pod that is paused or new does not fit, the
-    test compares the grant, and the pod does not run. If such a pod has a `start`, the test compares `start` with the
-    slack instead. `total` is `running.bytes_with(one)`; the last value returned is the same with the demand to add.
+    test compares the grant, and the pod does not run. If such a pod has a `start`, and its grant or its growth does not
+    fit, the test compares `start` with the slack instead. `total` is `running.bytes_with(one)`; the last value returned
+    is the same with the demand to add.
     `due_bytes` are bytes that an overdue pod needs (`_due_bytes`).
     """
     grown = running.bytes
     fits_in = slack - grown - due_bytes
     if one.active and (one.is_paused or one.newcomer):
         unpromised = headroom - PROMISED * running.promised - due_bytes
-        if one.granted <= unpromised:
-            fits_in -= resume_share * grown if one.is_paused else 0.0
-        elif one.start:
-            # An idle CPU can run it, and all others keep their way to their peaks: only its first memory has to fit.
+        fits = one.granted <= unpromised
+        left_free = resume_share * grown if fits and one.is_paused else 0.0
+        if one.start and not (fits and total - grown <= fits_in - left_free):
+            # All others keep their way to their peaks, so only its first memory has to fit.
             one = one._replace(counted=one.start, variance=0.0, basis=Basis.FIRST)
             total = running.bytes_with(one)
+        elif fits:
+            fits_in -= left_free
         else:
             return one.granted, unpromised, one, total
     return total - grown, fits_in, one, total

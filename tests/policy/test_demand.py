@@ -57,6 +57,29 @@ def test_amounts(
 
 
 @pytest.mark.parametrize(
+    ("used", "peaks", "worst", "basis"),
+    [
+        pytest.param(200, (190,), 18.5, Basis.PEAKS, id="by-little-of-one"),
+        pytest.param(192, (190,) * 5, 12, Basis.PEAKS, id="at-least-a-sixteenth"),
+        pytest.param(200, (170,), 200, Basis.GROWTH, id="by-much"),
+        pytest.param(210, (190,) * 5, 210, Basis.GROWTH, id="by-much-of-several"),
+    ],
+)
+def test_a_pod_without_a_limit_above_its_peaks_needs_little_until_it_has_exceeded_them_by_much(
+    used: float, peaks: tuple[float, ...], worst: float, basis: Basis
+) -> None:
+    found = asked(growing(used), None, peaks=peaks, terms=BUSY)
+    assert found.worst / MIB == pytest.approx(worst)
+    assert found.basis is basis
+
+
+@pytest.mark.parametrize(("idle_share", "start"), [(0.49, 0), (0.5, 80)])
+def test_a_pod_with_a_known_peak_may_start_while_half_a_cpu_is_idle(idle_share: float, start: float) -> None:
+    known = growth(20, admitted=False)
+    assert mib(asked(known, None, peaks=(500,), terms=replace(IDLE, idle_share=idle_share)).start) == start
+
+
+@pytest.mark.parametrize(
     ("known", "asks", "basis"),
     [
         pytest.param(growth(100), 0, Basis.NOTHING, id="does-not-grow"),

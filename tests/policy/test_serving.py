@@ -187,6 +187,16 @@ def test_while_a_cpu_is_idle_a_pod_with_a_known_peak_begins_beside_the_first_one
     assert "".join(p.usage.pod.uid.upper() if p.first else p.usage.pod.uid for p in places if p.runs) == runs
 
 
+@pytest.mark.parametrize(("start", "runs"), [(80, True), (0, False)])
+def test_it_begins_so_also_if_its_grant_fits_but_what_is_counted_of_it_does_not(
+    start: float,
+    runs: bool,
+) -> None:
+    first = want("a", 100)
+    second = want("b", 150, 110, newcomer=True, start=start * MIB)._replace(counted=110.0 * MIB)
+    assert (running(180, first, second) == "Ab") is runs
+
+
 def test_a_first_pod_that_is_alone_leaves_nothing_beyond_its_demand() -> None:
     first = want("a", 100, beyond=20 * MIB)
     assert way([first], 130 * MIB, first, alone=True).slack == 30 * MIB
