@@ -259,6 +259,30 @@ def _unlimited(chance: Random, at_once: int, peaks: tuple[float, float], rounds:
     return Node(pods, cpus=4 if at_once < 4 else 8, queued=True)
 
 
+def _pair(chance: Random, share: float) -> Node:
+    """Return the pods of two workloads in turn, two at a time, which compute while they go to `share` of the memory."""
+
+    def pods(name: str) -> list[SimPod]:
+        replica_set, rate = suffix(chance, 10), chance.uniform(0.03, 0.12)
+        usual = share * chance.uniform(0.97, 1.03)
+        return [
+            SimPod(f"{name}-{replica_set}-{suffix(chance)}", job(usual, rate), request_bytes=CAPACITY // 2)
+            for _ in range(8)
+        ]
+
+    def job(usual: float, rate: float) -> Behaviour:
+        peak = usual * chance.uniform(0.98, 1.02)
+        return lambda: iter([Step(cpu_s=peak / rate / 24, grow_bytes=peak * CAPACITY / 24)] * 24)
+
+    def system() -> Iterator[Step]:
+        while True:
+            yield Step(cpu_s=0.01, sleep_s=0.1)
+
+    pods_of = [pod for both in zip(pods("report"), pods("backup"), strict=True) for pod in both]
+    beside = SimPod("system", system, limit_bytes=50 * MIB, lasts_s=_EVER, protected="kube-system")
+    return Node([beside, *pods_of], cpus=2, queued=True)
+
+
 def _waiting(chance: Random) -> Node:
     def wave() -> Wave:
         bytes_per_s, seed = chance.uniform(15, 40) * MIB, chance.getrandbits(32)
@@ -339,6 +363,12 @@ ADVERSARIES: Final = {
         "24 pods of a workload, six at a time, without a limit go to 25 to 30 % of the memory four times; 8 CPUs",
         lambda chance: _unlimited(chance, 6, (0.25, 0.30), 4),
     ),
+    "pair56": Adversary(
+        "16 pods of two workloads without a limit, two at a time, compute on 2 CPUs, go to 56 % of the memory by 3 % "
+        "to 12 % of it a second, and end",
+        lambda chance: _pair(chance, 0.56),
+    ),
+    "pair45": Adversary("the same with 45 %: two fit together", lambda chance: _pair(chance, 0.45)),
     "waiting": Adversary(
         "24 pods go from 150 to up to 300 MiB and back four times, and sleep rather than compute", _waiting
     ),
