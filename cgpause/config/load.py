@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from cgpause.config import options
 from cgpause.config.settings import Config
-from cgpause.core.errors import ConfigError, ConfigProblem
+from cgpause.core.errors import ConfigError, ConfigProblem, ConfigUnreadableError
 
 MAX_FILE_BYTES = 1024 * 1024
 # tomllib's time grows with the square of the parts in a dotted key: one of 64 KiB takes 16 s, one of 1 MiB an hour.
@@ -50,7 +50,8 @@ def load_options(base: T, path: str, *, must_exist: bool = True) -> T:
         # A link to a missing file is an operator's mistake, not a request for the defaults.
         if isinstance(e, FileNotFoundError) and not must_exist and not os.path.islink(path):
             return base
-        raise _file_error(path, f"cannot be read: {e.strerror}") from e
+        kind = ConfigError if isinstance(e, FileNotFoundError) else ConfigUnreadableError
+        raise kind(path, (ConfigProblem(None, "", f"cannot be read: {e.strerror}"),)) from e
     return _parse(base, _decoded(data, path), path)
 
 

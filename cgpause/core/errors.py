@@ -138,6 +138,10 @@ class ConfigError(CgpauseError):
         super().__init__("\n".join(lines))
 
 
+class ConfigUnreadableError(ConfigError):
+    """The file exists, but could not be read: the next attempt may succeed (EIO, ENFILE, ESTALE)."""
+
+
 class Exit(IntEnum):
     """The exit codes; docs/cli.md documents them and a table test pins them."""
 

@@ -20,7 +20,15 @@ from cgpause import __version__
 from cgpause.config.arguments import Options, parse_options
 from cgpause.config.load import load_config
 from cgpause.core.clock import now_ns
-from cgpause.core.errors import BusyError, CgpauseError, CgroupGoneError, ConfigError, Exit, HostError
+from cgpause.core.errors import (
+    BusyError,
+    CgpauseError,
+    CgroupGoneError,
+    ConfigError,
+    ConfigUnreadableError,
+    Exit,
+    HostError,
+)
 from cgpause.core.model import Owner, Policy, Result
 from cgpause.daemon.actuate import Actuator, is_outdated
 from cgpause.daemon.brake import Brake
@@ -261,8 +269,8 @@ class Daemon:
 def main(argv: list[str] | None = None) -> int:
     """Run the daemon and return its exit code.
 
-    It is 0 after a stop, 1 after a failure or on a host that cannot run the daemon, 2 for a bad configuration, and 6 if
-    something was not restored.
+    It is 0 after a stop, 1 after a failure, on a host that cannot run the daemon or if the configuration could not be
+    read, 2 for a bad or absent configuration, and 6 if something was not restored.
     """
     options = parse_options(argv)
     logfmt.set_up(verbose=options.verbose)
@@ -271,7 +279,8 @@ def main(argv: list[str] | None = None) -> int:
     except ConfigError as e:
         for line in str(e).splitlines():
             log.error("%s", line)
-        return Exit.USAGE
+        # systemd does not start the daemon again after USAGE.
+        return Exit.CHECK_FAILED if isinstance(e, ConfigUnreadableError) else Exit.USAGE
     except HostError as e:
         log.error("%s", e)
         return Exit.CHECK_FAILED

@@ -12,12 +12,14 @@ from helpers.refusals import refusing
 
 from cgpause.config.load import load_config
 from cgpause.config.settings import Config
-from cgpause.core.errors import ConfigError, ConfigProblem
+from cgpause.core.errors import ConfigError, ConfigProblem, ConfigUnreadableError
 
 
-def file_problem(path: str, *, must_exist: bool = True) -> ConfigProblem:
+def file_problem(path: str, *, must_exist: bool = True, later: bool = False) -> ConfigProblem:
+    """Return the problem of a file; `later` is whether a later reading may succeed."""
     with pytest.raises(ConfigError) as caught:
         load_config(path, must_exist=must_exist)
+    assert isinstance(caught.value, ConfigUnreadableError) == later
     assert path == caught.value.source
     (problem,) = caught.value.problems
     return problem
@@ -56,15 +58,16 @@ def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path, must_exist: 
     assert "is a directory" in file_problem(str(tmp_path), must_exist=must_exist).message
     assert "not a regular file" in file_problem(str(fifo), must_exist=must_exist).message
     assert "not a regular file" in file_problem("/dev/zero", must_exist=must_exist).message
-    assert "Not a directory" in file_problem(f"{file}/config.toml", must_exist=must_exist).message
-    assert "Too many levels" in file_problem(str(loop), must_exist=must_exist).message
+    assert "Not a directory" in file_problem(f"{file}/config.toml", must_exist=must_exist, later=True).message
+    assert "Too many levels" in file_problem(str(loop), must_exist=must_exist, later=True).message
 
 
 def test_a_file_we_may_not_read_is_an_error(tmp_path: Path, monkeypatch: Patch) -> None:
     """Root may read every file, so the test fakes the refusal."""
     monkeypatch.setattr(os, "open", refusing(errno.EACCES, str(tmp_path / "x")))
 
-    assert file_problem(str(tmp_path / "x"), must_exist=False).message == "cannot be read: Permission denied"
+    problem = file_problem(str(tmp_path / "x"), must_exist=False, later=True)
+    assert problem.message == "cannot be read: Permission denied"
 
 
 @pytest.mark.parametrize(

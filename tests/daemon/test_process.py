@@ -147,6 +147,15 @@ def test_it_does_not_start_with_a_bad_configuration(tree: FakeTree, config: str,
     assert daemon.process.wait(60) == 2
 
 
+def test_a_configuration_that_cannot_be_read_now_is_read_again_at_the_next_start(tree: FakeTree) -> None:
+    """systemd starts the daemon again after any status but 2."""
+    fails = "from cgpause.config import load; load._read = lambda _: open('/proc/self/mem', 'rb').read()"
+    daemon = Running(tree, "", before=fails)
+    daemon.wait_for_log("cannot be read: Input/output error")
+
+    assert daemon.process.wait(60) == 1
+
+
 def test_a_cgroup_root_that_is_missing_is_named(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cgpause.daemon", "--cgroup-root", str(tmp_path / "none")]
 
