@@ -125,7 +125,7 @@ class Daemon:
                 if self._reload:
                     self._reload = False
                     self._load_config()
-                    changes.tree = urgent = True
+                    urgent = True
                 self._loop.tick(changes, urgent=urgent, stopping=self._stop)
         except Exception:  # a bug, or a node without resources: in any case the daemon must not leave a pod paused
             log.exception("failed")

@@ -43,8 +43,8 @@ class RefreshTimes:
         return at_ns >= self._facts_due_ns
 
     def expire_facts(self) -> None:
-        """Make the facts of known pods due, because the configuration has changed."""
-        self._facts_due_ns = 0
+        """Make a refresh and the facts of known pods due now: the configuration has changed, and may protect others."""
+        self._facts_due_ns = self.due_ns = 0
 
     def changed(self, at_ns: int, *, came: bool, gone: bool) -> None:
         """Make a refresh due: at once for a new pod or tier (`came`), in GONE_REFRESH_NS for a removed one (`gone`).

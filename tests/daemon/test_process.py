@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.daemons import GIB, HIGH, NO_SACRIFICE, PAUSED, Running, Start, pause_web
+from helpers.daemons import GIB, HIGH, NO_SACRIFICE, PAUSED, QUICK, Running, Start, pause_web
 from helpers.ledgers import high_state
 from helpers.trees import FakeTree, cpu_max, make_uid, pause_pod, records_left, wait_until
 
@@ -94,6 +94,31 @@ def test_reload_takes_a_good_file_and_keeps_the_old_one_for_a_bad_one(tree: Fake
     daemon.reload('policy = "watermark"\n[watermark]\nupper_pct = 60\nlower_pct = 50\n')
     daemon.wait_for_log("configuration reloaded")
     wait_until(lambda: cpu_max(pod) == PAUSED, "the pause the new file asks for")
+
+
+def test_a_reload_protects_before_it_pauses_although_the_last_refresh_was_a_moment_ago(
+    tree: FakeTree, start: Start
+) -> None:
+    """After each refresh the next one waits, so that they take a small share of CPU time; here it waits for days."""
+    rest = """
+from cgpause.pods.refresh_times import RefreshTimes
+rest_until = RefreshTimes.rest_until
+def rest_for_days(times, at_ns):
+    rest_until(times, at_ns + 10**15)
+    process.log.info("rests")
+RefreshTimes.rest_until = rest_for_days"""
+    for name in ("kept", "web"):
+        tree.add_pod(name)
+    tree.set_used(int(0.7 * GIB))
+    daemon = start(QUICK, before=rest)
+    daemon.wait_for_log("rests")
+
+    protect = '[[pods]]\nmatch = "default/kept"\nprotect = true\n'
+    daemon.reload(f"{QUICK}batch = 10\nupper_pct = 60\nlower_pct = 50\n{protect}")
+
+    daemon.wait_for_log(" paused pod=default/web")
+    assert daemon.stop() == 0
+    assert " paused pod=default/kept" not in daemon.log
 
 
 RENEWED = 'reason="the configuration has changed"'

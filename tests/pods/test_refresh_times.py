@@ -75,12 +75,14 @@ def test_facts_are_read_again_after_a_minute_and_not_with_every_walk() -> None:
     assert times.facts_due(60 * S)
 
 
-def test_another_configuration_expires_facts() -> None:
+def test_another_configuration_expires_facts_and_waits_for_nothing() -> None:
     times = times_after(CALM)
+    times.rest_until(7 * S)
 
     times.expire_facts()
 
     assert times.facts_due(1)
+    assert times.is_due(1)
 
 
 def test_what_comes_is_walked_for_at_once_and_then_not_before_the_walk_has_paid_off() -> None:
