@@ -8,8 +8,10 @@ import os
 import stat
 
 
-def replace(path: str, data: bytes, mode: int = 0o644) -> None:
+def replace(path: str, data: bytes, mode: int = 0o644, *, sync: bool = False) -> None:
     """Replace a file in one step; all users may read it, unless `mode` says otherwise.
+
+    With `sync` wait for the disk, so that this also holds if the power fails: otherwise XFS may leave an empty file.
 
     Raises:
         OSError: the file could not be replaced; the old one stays.
@@ -24,6 +26,8 @@ def replace(path: str, data: bytes, mode: int = 0o644) -> None:
             os.fchmod(fd, mode)  # regardless of the umask
             if os.write(fd, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            if sync:
+                os.fsync(fd)
         finally:
             os.close(fd)
         os.rename(aside, path)

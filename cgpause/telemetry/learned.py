@@ -102,12 +102,12 @@ def _is_size(value: object) -> bool:
 
 
 def write(path: str, learned: Learned) -> None:
-    """Replace the file in one step; only its owner may read it.
+    """Replace the file in one step, and wait for the disk; only its owner may read it.
 
     Raises:
         OSError: the file could not be written; the old one stays.
     """
-    wholefile.replace(path, encode(learned), 0o600)
+    wholefile.replace(path, encode(learned), 0o600, sync=True)
 
 
 def read(path: str) -> Learned:

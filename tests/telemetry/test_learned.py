@@ -137,6 +137,17 @@ def test_the_file_is_its_owners_alone_and_replaces_the_one_before(path: str) -> 
     assert os.listdir(os.path.dirname(path)) == [LEARNED_FILE]
 
 
+def test_the_disk_has_it_before_it_replaces_the_one_before(path: str, monkeypatch: Patch) -> None:
+    """Otherwise a power failure could leave an empty file in its place."""
+    write(path, Learned({"default/old": (1,)}))
+    synced: list[tuple[bytes, Learned]] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append((Path(f"/proc/self/fd/{fd}").read_bytes(), read(path))))
+
+    write(path, KNOWN)
+
+    assert synced == [(encode(KNOWN), Learned({"default/old": (1,)}))]
+
+
 def test_as_much_as_the_daemon_can_know_can_be_read_again(path: str) -> None:
     names = [f"{number:05}".ljust(255, "\udcff") for number in range(KEPT_WORKLOADS)]
     most = Learned(dict.fromkeys(names, (2**63 - 1,) * KEPT_PEAKS), dict.fromkeys(names, True))
