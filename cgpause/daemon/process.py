@@ -58,6 +58,7 @@ from cgpause.policy.limits import must_end, paused_by_daemon
 from cgpause.policy.peaks import Peaks
 from cgpause.policy.reserve import with_peaks
 from cgpause.telemetry import saver
+from cgpause.telemetry.learned import Learned
 from cgpause.telemetry.recorder import StateDirThread
 
 log = logging.getLogger(__name__)
@@ -83,7 +84,8 @@ class Daemon:
             raise HostError(f"the cgroup root cannot be opened: {e}") from e
         if not dry_run:
             root_cgroup.lock_for_daemon()
-        known = saver.load(options.learned_path)
+        saved = saver.load(options.learned_path)
+        known = saved or Learned()
         names = names_thread(options.log_dir)
         kinds, words = Kinds(known.kinds), OwnWordsThread(root)
         self._tree = tree = PodTree(root, options.log_dir, config, kinds, words, names, dry_run=dry_run)
@@ -109,7 +111,7 @@ class Daemon:
             Status(self._notifier, tree, actuator.counts),
             # A dry run may share the tree with a real daemon: it must not overwrite that daemon's metrics.
             Publisher(None if dry_run else options.metrics_path, intake, sampler),
-            saver.Saver(options.learned_path, self._history, known),
+            saver.Saver(options.learned_path, self._history, saved),
             State(reserve=with_peaks(Peaks(known.peaks))),
             release=lambda: self._resume_all("memory cannot be read", Result.BLIND),
         )

@@ -27,11 +27,17 @@ _LONGEST_NAME = 255
 """Most characters of a workload's name, which is part of the name of one of kubelet's log folders."""
 _MOST = 1 << 63
 _KINDS = {"service": True, "batch": False, "silent": None}
+_NOT_OURS = (errno.EFBIG, errno.EINVAL, errno.ELOOP)
+"""Errors of `wholefile.read` for what no daemon has written: a file too large, no regular file, or a link."""
 _WORDS = {kind: word for word, kind in _KINDS.items()}
 
 
 class LearnedError(CgpauseError):
     """The file exists but cannot be read, or is damaged."""
+
+
+class LearnedUnreadableError(LearnedError):
+    """The file could not be read (EIO, ESTALE): it may be good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,7 @@ def read(path: str) -> Learned:
         return Learned()
     except OSError as e:
         hint = "; root may: run as root (sudo)" if e.errno == errno.EACCES else ""
-        raise LearnedError(f"cannot read {name}: {e.strerror}{hint}") from e
+        kind = LearnedError if e.errno in _NOT_OURS else LearnedUnreadableError
+        raise kind(f"cannot read {name}: {e.strerror}{hint}") from e
     except LearnedError as e:
         raise LearnedError(f"{name}: {e}") from e

@@ -14,23 +14,27 @@ from cgpause.kernel.background import FileErrors
 from cgpause.kernel.logfmt import fields
 from cgpause.policy.kinds import Kinds
 from cgpause.telemetry import learned, recorder
-from cgpause.telemetry.learned import Learned, LearnedError
+from cgpause.telemetry.learned import Learned, LearnedError, LearnedUnreadableError
 
 log = logging.getLogger(__name__)
 
 _EVERY_NS = 60 * NS_PER_S
 
 
-def load(path: str | None) -> Learned:
-    """Read the saved knowledge; if the file cannot be used, log a warning and return empty knowledge."""
+def load(path: str | None) -> Learned | None:
+    """Read the saved knowledge; if the file cannot be used, log a warning and return empty knowledge.
+
+    Return None if the file may be good but could not be read.
+    """
     if path is None:
         return Learned()
     try:
         found = learned.read(path)
     except LearnedError as e:
-        advice = "the daemon learns anew, and replaces the file"
-        log.warning("learned workloads not loaded %s", fields(error=e, advice=advice))
-        return Learned()
+        may_be_good = isinstance(e, LearnedUnreadableError)
+        then = "saves nothing until it is started again" if may_be_good else "replaces the file"
+        log.warning("learned workloads not loaded %s", fields(error=e, advice=f"the daemon learns anew, and {then}"))
+        return None if may_be_good else Learned()
     if found.peaks or found.kinds:
         log.info("learned workloads loaded %s", fields(file=path, peaks=len(found.peaks), kinds=len(found.kinds)))
     return found
@@ -39,8 +43,8 @@ def load(path: str | None) -> Learned:
 class Saver:
     """Decides when to save; the loop calls `tick` at the end of each tick, and no method raises."""
 
-    def __init__(self, path: str | None, thread: recorder.StateDirThread | None, saved: Learned) -> None:
-        """Save nothing if `path` or `thread` is None; `saved` is what the file already has."""
+    def __init__(self, path: str | None, thread: recorder.StateDirThread | None, saved: Learned | None) -> None:
+        """Save nothing if an argument is None; `saved` is what the file already has, None if that is not known."""
         self._path = path
         self._thread = thread
         self._saved = saved
@@ -63,7 +67,7 @@ class Saver:
         The caller must not change `peaks` later, because the thread reads it.
         """
         known = Learned(peaks, kinds.known())
-        if self._path is None or self._thread is None or known == self._saved:
+        if self._path is None or self._thread is None or self._saved is None or known == self._saved:
             return
         path, self._busy = self._path, True
         self._thread.run(lambda: self._write(path, known))

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 from helpers.fixtures import Log, Patch
-from helpers.refusals import refusing
+from helpers.refusals import occupy, refusing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -295,12 +295,40 @@ def test_what_was_saved_is_loaded(path: str, caplog: Log) -> None:
 def test_a_damaged_file_is_told_once_and_replaced_by_the_next(path: str, hand: Hand, caplog: Log) -> None:
     Path(path).write_text('{"schema":2}')
 
-    known = load(path)
-    one = saver_at(path, hand, known)
-    one.tick(1, JOB, Kinds(known.kinds))
+    one = Saver(path, cast("recorder.StateDirThread", hand), load(path))
+    one.tick(1, JOB, Kinds())
     hand.work()
 
     (line,) = caplog.messages
     assert line.startswith("learned workloads not loaded error=")
     assert "schema 2" in line
+    assert learned.read(path) == Learned(JOB)
+
+
+def test_a_file_that_may_be_good_but_could_not_be_read_is_kept(
+    path: str, hand: Hand, caplog: Log, monkeypatch: Patch
+) -> None:
+    learned.write(path, KNOWN)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "open", refusing(errno.EIO, path))
+        one = Saver(path, cast("recorder.StateDirThread", hand), load(path))
+
+    one.tick(1, JOB, Kinds())
+    one.save(WEB, Kinds())
+
+    hand.work()
+    assert learned.read(path) == KNOWN
+    (line,) = caplog.messages
+    assert line.startswith("learned workloads not loaded error=")
+    assert "saves nothing until it is started again" in line
+
+
+@pytest.mark.parametrize("what", ["fifo", "link"])
+def test_what_no_daemon_has_written_is_replaced(path: str, hand: Hand, what: str) -> None:
+    occupy(Path(path), what)
+
+    one = Saver(path, cast("recorder.StateDirThread", hand), load(path))
+    one.tick(1, JOB, Kinds())
+    hand.work()
+
     assert learned.read(path) == Learned(JOB)
