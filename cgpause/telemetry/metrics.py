@@ -204,7 +204,7 @@ FAMILIES = (
     Family(
         "cgpause_reaction_latency_seconds",
         _H,
-        "Time from a due sample, or from the kernel's report of pressure, until a pause is in force.",
+        "Time from a due sample, or from when the daemon runs after the kernel woke it, until a pause is in force.",
         buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
     ),
 )
