@@ -46,14 +46,16 @@ class Publisher:
         )
 
     def configure(self, config: MetricsConfig) -> None:
-        """Start or stop publishing as the configuration asks; if it goes on, the next tick publishes."""
-        on = config.publish and bool(self._path)
-        if on and self._thread is None:
+        """Start or stop publishing as the configuration asks; if it goes on, the next tick publishes.
+
+        If it is off, remove the file, which may be that of a killed daemon.
+        """
+        if self._path and self._thread is None:
             try:
                 self._thread = BackgroundWriter("metrics")
             except RuntimeError as e:
                 log.warning("metrics not published %s", fields(file=self._path, error=e))
-        elif not on:
+        if not config.publish:
             self._stop(0)
         self.due_ns = NEVER_NS if self._thread is None else 0
 

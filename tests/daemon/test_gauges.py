@@ -283,7 +283,14 @@ def test_nothing_is_published_unless_configured_and_where_there_is_no_place_for_
 
     assert publisher.due_ns == NEVER_NS
     assert list(bench.folder.iterdir()) == []
-    assert not [thread for thread in threading.enumerate() if thread.name == "metrics"]
+    wait_until(lambda: "metrics" not in {thread.name for thread in threading.enumerate()}, "no thread to be left")
+
+
+def test_what_a_killed_daemon_has_published_is_removed_where_nothing_is_to_be_published(bench: Bench) -> None:
+    Path(bench.path).touch()
+    bench.publisher.configure(MetricsConfig())
+
+    wait_until(lambda: not os.path.exists(bench.path), "the file to go")
 
 
 def test_it_is_published_at_once_and_then_when_it_is_due(bench: Bench) -> None:
