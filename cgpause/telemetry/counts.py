@@ -23,8 +23,8 @@ OTHER = "_other"
 MAX_NAMESPACES = 100
 MAX_PODS = 100
 """Pods with time series of their own, up to five each."""
-CAUSES = tuple(result for result in Result if result is not Result.CRASHED)
-"""Ways in which a pause can end while the daemon runs."""
+CAUSES = tuple(result for result in Result if result not in (Result.STOPPED, Result.CRASHED))
+"""Ways in which a pause can end while the daemon publishes."""
 _MAX_LABEL = 253
 """Longest label value in characters; no Kubernetes name is longer."""
 _NS = 1e-9
