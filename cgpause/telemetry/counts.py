@@ -19,7 +19,7 @@ from cgpause.telemetry.metrics import BY_NAME, Figure, Values
 UNKNOWN = "_unknown"
 """Namespace label of pods with unknown names; the UID takes the name's place."""
 OTHER = "_other"
-"""Namespace label of all pods in namespaces beyond the first MAX_NAMESPACES."""
+"""Namespace label of all pods in namespaces beyond MAX_NAMESPACES."""
 MAX_NAMESPACES = 100
 MAX_PODS = 100
 """Pods with time series of their own, up to five each."""
@@ -103,11 +103,14 @@ class Counts:
     """Counters since the daemon started, fed with events and, at each publication, with the paused pods.
 
     Only the `max_pods` pods that were paused last have counters of their own. A dropped pod starts at 0 when it is
-    paused again, as after a restart of the daemon. The totals of namespaces always count all pods.
+    paused again, as after a restart of the daemon. The totals of namespaces always count all pods. Once there are
+    MAX_NAMESPACES, those without a pod are dropped; such a namespace starts at 0, too, when it has a pod again.
     """
 
     def __init__(self, since_ns: int, max_pods: int = MAX_PODS) -> None:
         """Start counting at `since_ns`, now on the boot clock: an earlier daemon has counted the time before."""
+        self.pauses = 0
+        """Number of pauses by the daemon."""
         self.pause_failures = 0
         self.resume_failures = 0
         self.pressure_wakeups = 0
@@ -131,11 +134,6 @@ class Counts:
         self._namespaces: dict[str, _Totals] = {}
         self._pods: dict[PodLabel, _Totals] = {}
         """Totals by pod; the pod with the oldest last pause comes first."""
-
-    @property
-    def pauses(self) -> int:
-        """Number of pauses by the daemon."""
-        return sum(totals.pauses.total() for totals in self._namespaces.values())
 
     def count(self, event: Event) -> None:
         """Count an event."""
@@ -170,6 +168,10 @@ class Counts:
         `pods` are all pods of the node. A namespace with a pod that may be paused gets its series here, at 0.
         """
         before, self._ongoing = self._ongoing, {}
+        pods = list(pods)
+        if len(self._namespaces) >= MAX_NAMESPACES:  # those without a pod make room
+            for name in self._namespaces.keys() - {pod_label(pod.label).namespace for pod in pods} - {OTHER}:
+                del self._namespaces[name]
         for pod in pods:
             if pod.protected is None and pod.name is not None:
                 self._namespace(pod_label(pod.label)).begin()
@@ -212,6 +214,7 @@ class Counts:
             return
         label = pod_label(event.pod)
         self._ongoing[event.uid] = _Ongoing(label, event.mechanism, max(event.since_ns, self._since_ns))
+        self.pauses += 1
         self._namespace(label).add_pauses(event.mechanism, 1)
         pod = self._pods.pop(label, None)
         if pod is None and self._make_room():

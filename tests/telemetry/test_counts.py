@@ -186,6 +186,26 @@ def test_namespaces_beyond_the_bound_are_one() -> None:
     assert len(found) == MAX_NAMESPACES + 1
     assert found[OTHER, THROTTLE] == 5
     assert sum(found.values()) == MAX_NAMESPACES + 5
+    assert made.pauses == MAX_NAMESPACES + 5
+
+
+def test_namespaces_without_a_pod_make_room_for_others() -> None:
+    made = counts(*(event("paused", f"n{number}/web") for number in range(MAX_NAMESPACES + 1)))
+
+    made.count_paused([paused_pod("n7/web"), paused_pod("late/web")], 1002 * S)
+    made.count(event("paused", "later/web"))
+
+    assert of(made, PAUSES) == {("n7", THROTTLE): 1, (OTHER, THROTTLE): 1, ("later", THROTTLE): 1}
+    assert of(made, SECONDS) == {("n7", THROTTLE): 2, ("late", THROTTLE): 2}
+    assert made.pauses == MAX_NAMESPACES + 2, "the total of the status line"
+
+
+def test_a_namespace_without_a_pod_keeps_its_totals_while_there_is_room() -> None:
+    made = counts(*done("a/x", 1001))
+
+    made.count_paused([], 1005 * S)
+
+    assert of(made, PAUSES) == {("a", THROTTLE): 1}
 
 
 @pytest.mark.parametrize(
