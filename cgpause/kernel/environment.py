@@ -21,7 +21,7 @@ from cgpause.core.errors import CgpauseError
 from cgpause.core.model import OwnWord
 from cgpause.core.parse import parse_variable
 from cgpause.kernel.cgroupfs import MOST_BELOW, Cgroup
-from cgpause.kernel.processes import RUNTIME, UNNAMED, read_started_ns
+from cgpause.kernel.processes import CREATING_S, RUNTIME, UNNAMED, UNNAMED_NS, read_started_ns
 
 VARIABLE = b"CGPAUSE"
 _MOST_BYTES = 256 << 10
@@ -30,8 +30,6 @@ _MOST_CONTAINERS = 64
 """Most containers of one reading; the next one goes on with the rest."""
 _MOST_PROCESSES = 64
 """Most processes of a container among which the first one is searched: those with the lowest ids."""
-_UNNAMED_NS = 10 * NS_PER_S
-"""A process older than this with a name of `UNNAMED` is a program, and no runtime."""
 
 
 class ContainerWords:
@@ -55,14 +53,15 @@ class ContainerWords:
         self.is_complete = len(new) <= _MOST_CONTAINERS
         for name in new[:_MOST_CONTAINERS]:
             try:
-                environ = _first_environ(pod, name)
+                environ, is_program = _first_environ(pod, name)
             except PermissionError:
                 self.is_refused = True
                 self._read.add(name)
                 continue
             if environ:
-                self._read.add(name)
                 found.append(_word(environ))
+            if environ and is_program:
+                self._read.add(name)
             else:
                 self.is_complete = False
         return strongest(*found)
@@ -83,28 +82,31 @@ def _word(environ: bytes) -> OwnWord | None:
         return OwnWord.UNKNOWN
 
 
-def _first_environ(pod: Cgroup, name: str) -> bytes:
-    """Return the environment of a container's first process.
+def _first_environ(pod: Cgroup, name: str) -> tuple[bytes, bool]:
+    """Return the environment of a container's first process, and whether that is certainly the container's program.
 
-    It is empty while a runtime is still creating the container, and after its end.
+    The environment is empty while a runtime is still creating the container, and after the container's end.
 
     Raises:
         PermissionError: this process may not read it.
     """
     pids = sorted(_pids(pod, name))[:_MOST_PROCESSES]
     if not pids:
-        return b""
+        return b"", False
     started = [(read_started_ns(pid), pid) for pid in pids]
     started_ns, pid = min([one for one in started if one[0]], default=(0, pids[0]))  # 0: it has ended
     try:
         comm = _read(pid, "comm", 64).decode(errors="replace").strip()
-        if RUNTIME.match(comm) or (UNNAMED.match(comm) and now_ns() - started_ns < _UNNAMED_NS):
-            return b""
-        return _read(pid, "environ", _MOST_BYTES)
+        # A runtime on a slow node, or a program for good (gVisor's sandbox has the name `exe`).
+        unnamed_ns = now_ns() - started_ns if UNNAMED.match(comm) else None
+        if RUNTIME.match(comm) or (unnamed_ns is not None and unnamed_ns < UNNAMED_NS):
+            return b"", False
+        is_program = unnamed_ns is None or unnamed_ns >= CREATING_S * NS_PER_S
+        return _read(pid, "environ", _MOST_BYTES), is_program
     except PermissionError:
         raise
     except OSError:
-        return b""  # it has ended
+        return b"", False  # it has ended
 
 
 def _pids(pod: Cgroup, name: str) -> list[int]:

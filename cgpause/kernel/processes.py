@@ -18,15 +18,22 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from cgpause.core.cgroup_names import is_monitor
+from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, MalformedError
 from cgpause.core.parse import ProcessStatus, parse_process_status, parse_start_ticks
 from cgpause.kernel.cgroupfs import Cgroup
 
-RUNTIME = re.compile(r"runc(:|$)|crun$|youki")
-"""Names of a process of a runtime that creates a container: runc names its steps `runc:[2:INIT]`."""
+RUNTIME = re.compile(r"(memfd:)?(runc([:_]|$)|crun([-_]|$)|krun$|youki)")
+"""Names of a process of a runtime that creates a container: runc names its steps `runc:[2:INIT]`. From Linux 6.14 on, a
+copy that a runtime runs from memory is `memfd:runc_clon` or `memfd:crun_clon`."""
 UNNAMED = re.compile(r"exe$|\d+$")
 """Names of such a process before it sets its own: runc and crun run copies of themselves as /proc/self/exe or
 /proc/self/fd/N."""
+UNNAMED_NS = 10 * NS_PER_S
+"""A process older than this with a name of `UNNAMED` is probably a program, and no runtime."""
+CREATING_S = 130.0
+"""Longest time for which a runtime is expected to create a container: kubelet waits for two minutes
+(runtimeRequestTimeout)."""
 _AT_ONCE = 128
 """Processes read at a time, 20 µs each; in a larger pod the next reading goes on from there."""
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")

@@ -21,7 +21,7 @@ from cgpause.core.model import CgroupId, OwnWord
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.environment import ContainerWords, strongest
 from cgpause.kernel.logfmt import fields
-from cgpause.pods.tracked import CREATING_S
+from cgpause.kernel.processes import CREATING_S
 
 log = logging.getLogger(__name__)
 

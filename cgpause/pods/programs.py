@@ -16,8 +16,9 @@ from cgpause.core.model import CgroupId
 from cgpause.core.parse import parse_number
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.listening import inspect_pod, is_made
+from cgpause.kernel.processes import CREATING_S
 from cgpause.pods.discover import is_populated
-from cgpause.pods.tracked import CREATING_S, SPARED_S, TrackedPod
+from cgpause.pods.tracked import SPARED_S, TrackedPod
 from cgpause.policy.classify import Classifier
 
 _NEW_NS = 10 * NS_PER_S

@@ -21,9 +21,6 @@ from cgpause.policy.classify import KindSigns
 from cgpause.policy.drifts import Drifts
 from cgpause.policy.growth import CHARGE_BATCH_BYTES
 
-CREATING_S = 130.0
-"""Longest time for which a runtime is expected to create a container: kubelet waits for two minutes
-(runtimeRequestTimeout)."""
 SPARED_S = 0.1
 """Longest time for which a pod is spared from pauses after its containers changed, extended while a runtime is still
 creating one of them: no container can be created in a paused pod. `Programs.look` ends it once all are made."""

@@ -13,6 +13,7 @@ from helpers.trees import FakeTree
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import KernelReadError
 from cgpause.core.model import OwnWord
 from cgpause.core.parse import parse_variable
@@ -158,6 +159,29 @@ def test_a_container_is_read_once_and_only_when_its_own_program_runs(web: Path, 
     assert known.is_complete
     put(container, start_process({"CGPAUSE": "protect"}))
     assert read(web, known) is None, "not read again"
+
+
+@pytest.mark.parametrize(
+    ("age_s", "word", "is_complete"),
+    [
+        pytest.param(9, None, False, id="a-runtime"),
+        pytest.param(11, OwnWord.BATCH, False, id="perhaps-a-runtime-on-a-slow-node"),
+        pytest.param(129, OwnWord.BATCH, False, id="not-yet-certain"),
+        pytest.param(131, OwnWord.BATCH, True, id="a-program"),
+    ],
+)
+def test_an_unnamed_process_may_be_a_runtime_or_a_program(
+    web: Path, start_process: Start, monkeypatch: Patch, age_s: int, word: OwnWord | None, is_complete: bool
+) -> None:
+    """crun keeps the name of a descriptor until its program starts; gVisor's sandbox has the name `exe` for good."""
+    put(containers(web)[0], start_process({"PATH": "/"}))
+    put(containers(web)[1], start_process({"CGPAUSE": "batch"}, name="3"))
+    monkeypatch.setattr(environment, "read_started_ns", lambda _: now_ns() - age_s * NS_PER_S)
+    known = ContainerWords()
+    assert read(web, known) is word
+    assert known.is_complete is is_complete
+    put(containers(web)[1], start_process({"CGPAUSE": "protect"}))
+    assert read(web, known) is (None if is_complete else OwnWord.PROTECT)
 
 
 def test_of_a_huge_environment_only_a_part_is_read(web: Path, start_process: Start, monkeypatch: Patch) -> None:

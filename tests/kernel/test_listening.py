@@ -121,6 +121,8 @@ def test_cri_o_s_monitor_in_the_pod_is_not_asked(node: Node) -> None:
         pytest.param(["exe"], True, False, id="runc-before-it-has-its-name"),
         pytest.param(["6"], True, False, id="newer-runc-before-it-has-its-name"),
         pytest.param(["crun"], True, False, id="crun"),
+        pytest.param(["crun-wasm", "krun"], True, False, id="other-crun"),
+        pytest.param(["memfd:runc_clon", "memfd:crun_clon"], True, False, id="copies-on-linux-6.14"),
         pytest.param(["youki:[2:INIT]"], True, False, id="youki"),
         pytest.param(["nginx", "pause", "runc"], True, True, id="a-second-container"),
         pytest.param(["crunchy"], False, True, id="a-similar-name"),
