@@ -20,10 +20,11 @@ from itertools import islice
 from typing import NamedTuple
 
 from cgpause.core.cgroup_names import is_monitor, monitored_name
+from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgpauseError, MalformedError
 from cgpause.core.parse import parse_first_listens, parse_tcp_in_use
 from cgpause.kernel.cgroupfs import MOST_BELOW, Cgroup
-from cgpause.kernel.processes import RUNTIME, UNNAMED
+from cgpause.kernel.processes import RUNTIME, UNNAMED, UNNAMED_NS, read_started_ns
 
 PROC = "/proc"
 # To read net/tcp to its end, the kernel goes through the connections of the whole node: 1.4 ms for each file on a node
@@ -52,11 +53,12 @@ container (systemd, Docker in Docker) one more."""
 def listens(pod: Cgroup) -> bool | None:
     """Return True if a socket in a pod's network namespace listens on TCP; None if no program of it can be read.
 
-    The sandbox is no program: a pod whose image is still being pulled has nothing else.
+    The sandbox is no program: a pod whose image is still being pulled has nothing else. A runtime that creates a
+    container is none either: at first it is in the host's network.
     """
     for pid in islice(_pids(pod), _TRIES):
         name = _text(pid, "comm")
-        if name == _SANDBOX:
+        if name == _SANDBOX or _is_runtime(pid, name):
             continue
         if _VIRTUAL.match(name):
             return True
@@ -136,11 +138,20 @@ def refused_connections(pod: Cgroup) -> int | None:
     OutRsts in `/proc/<pid>/net/snmp` (RFC 4022 tcpOutRsts).
     """
     for pid in islice(_pids(pod), _TRIES):
+        if _is_runtime(pid, _text(pid, "comm")):  # it may still be in the host's network
+            continue
         lines = _text(pid, "net/snmp", 8192).splitlines()
         rows = [line.split() for line in lines if line.startswith("Tcp:")]
         if len(rows) == 2 and "OutRsts" in rows[0]:
             return int(rows[1][rows[0].index("OutRsts")])
     return None
+
+
+def _is_runtime(pid: int, name: str) -> bool:
+    """Return whether a process is that of a runtime, by its name, or by its age while it has no name of its own."""
+    if UNNAMED.match(name):  # gVisor's sandbox keeps the name `exe`
+        return now_ns() - read_started_ns(pid, PROC) < UNNAMED_NS
+    return RUNTIME.match(name) is not None
 
 
 def _listens(folder: str, count: str, table: str) -> bool:

@@ -11,9 +11,10 @@ import pytest
 from helpers.fixtures import Patch
 from helpers.trees import open_descriptors
 
+from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.kernel import listening as workload
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.listening import Inside, inspect_pod, is_made, listens
+from cgpause.kernel.listening import Inside, inspect_pod, is_made, listens, refused_connections
 
 HEADER = b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode".ljust(149)
 LISTENING = b"   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 15716 1"
@@ -101,6 +102,27 @@ def test_a_table_is_not_read_where_the_count_says_that_it_is_empty(node: Node) -
     for table in ("tcp", "tcp6"):
         (net / table).unlink()
     assert node.ask() is False
+
+
+@pytest.mark.parametrize(
+    ("name", "age_s", "answer"),
+    [
+        pytest.param("runc:[0:PARENT]", 0, None, id="a-runtime"),
+        pytest.param("runc:[0:PARENT]", 100, None, id="a-runtime-that-hangs"),
+        pytest.param("exe", 5, None, id="a-runtime-without-its-name"),
+        pytest.param("exe", 15, True, id="gvisor"),
+        pytest.param("job", 0, True, id="a-program"),
+    ],
+)
+def test_a_runtime_at_work_is_not_asked(node: Node, monkeypatch: Patch, name: str, age_s: int, answer: bool) -> None:
+    """At first it is in the host's network, in which kubelet listens and many connections are refused."""
+    node.add_cgroup(GOOD, 10)
+    net = node.add_process(10, name, ipv4=LISTENING)
+    (net / "snmp").write_text("Tcp: RtoAlgorithm OutRsts\nTcp: 1 7\n")
+    monkeypatch.setattr(workload, "read_started_ns", lambda *_: now_ns() - age_s * NS_PER_S)
+    assert node.ask() is answer
+    with Cgroup(str(node.pod.parent), "pod") as cgroup:
+        assert refused_connections(cgroup) == (7 if answer else None)
 
 
 def test_cri_o_s_monitor_in_the_pod_is_not_asked(node: Node) -> None:
