@@ -170,8 +170,10 @@ class Loop:
         self.schedule = self.schedule.after_decision(decision, sample, sleep_ns)
         if self.intake.tree.programs.must_check and not decision.tight:
             self.schedule = self.schedule.awake()  # with the next sample, look whether the program runs
-        elif decision.tight and self.intake.look_at_ns(self.schedule, sample.headroom) < NEVER_NS:
-            # A pod that cannot be seen to be made is decided on as soon as it is no longer spared.
+        elif decision.tight and (
+            self.intake.tree.programs.awaits_word or self.intake.look_at_ns(self.schedule, sample.headroom) < NEVER_NS
+        ):
+            # A pod that cannot be seen to be made, or whose word is unread, is decided on once it is no longer spared.
             wait_ns = max(int(SPARED_S * NS_PER_S), fast_ns(sample))
             self.schedule = self.schedule.awake().by(sample.at_ns + wait_ns)
 

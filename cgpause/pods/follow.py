@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 
 from cgpause.core.errors import CgpauseError, CgroupGoneError
 from cgpause.core.model import CgroupId, Pod
@@ -38,15 +39,16 @@ class Follower:
         logged. If a watch failed before, all pods are watched anew once their facts are due. `tight` is whether memory
         is tight: then limits, names and marks must be at most a minute old.
         """
+        again = self._watch.degraded and self.times.facts_due(at_ns)
+        watch = partial(self._watch.add_pod, paused=False)  # the record of a new pod is not read yet
         try:
-            appeared, gone = self._tree.refresh(at_ns, facts=self.times.facts_due(at_ns))
+            appeared, gone = self._tree.refresh(at_ns, facts=self.times.facts_due(at_ns), watch=watch)
         except CgpauseError as e:
             self._warn(f"tree cannot be refreshed {fields(error=e)}")
             self.times.failed(at_ns)
             return [], []
         for pod in gone:
             self._watch.drop_pod(pod.cgroup)
-        again = self._watch.degraded and self.times.facts_due(at_ns)
         if again:
             self._watch.try_again()
             self._tiers = ()
@@ -54,10 +56,9 @@ class Follower:
         if self._logged and self._tiers and not self._watch.degraded:
             self._logged.clear()
             log.info("tree is refreshed and watched again")
-        for tracked in self._tree.pods.values() if again else appeared:
-            self._watch.add_pod(tracked.cgroup, paused=tracked.pod.paused is not None)
-        for tracked in appeared:
-            self._tree.request_word_again(tracked)  # no event tells of a container that started before the watch
+        if again:
+            for tracked in self._tree.pods.values():
+                self._watch.add_pod(tracked.cgroup, paused=tracked.pod.paused is not None)
         self.times.refreshed(
             at_ns,
             tight=tight,

@@ -184,6 +184,7 @@ class OwnWordsThread(OwnWords):
             now_s = time.monotonic()
             # A second request may have come before its pod was left behind; the thread that is held up repeats it.
             new = [key for key in requested if key not in self._held_up]
+            self._unanswered.update(new)  # an earlier reading of the same pod may have answered the new request
             self._pending |= {key: (ContainerWords(), now_s + CREATING_S) for key in new}
             for key, (containers, until_s) in list(self._pending.items()):
                 self._reading = _Reading(key, time.monotonic())

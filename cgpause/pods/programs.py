@@ -40,7 +40,9 @@ jobs that take half of their limit at once, on nodes of 1 GiB, the kernel kills 
 _WORD_NS = 1_000_000
 """Interval of `look` while a thread reads the own word of a pod that is made: that takes less than this."""
 LOOK_FOR_NS = 2 * NS_PER_S
-"""Time after a change of containers in which `look` looks; after it every sample checks."""
+"""Time after a change of containers in which `look` looks; after it every sample checks. For as long, and after the
+daemon's start, a pod with a program is spared while its own word is unread: a process that hangs in the kernel holds up
+the words of other pods for a second."""
 
 
 class Programs:
@@ -50,19 +52,23 @@ class Programs:
         self,
         pods: Mapping[CgroupId, TrackedPod],
         classifier: Classifier,
-        has_word: Callable[[TrackedPod], bool],
+        is_word_unread: Callable[[TrackedPod], bool],
+        request_word: Callable[[TrackedPod], None],
     ) -> None:
         """Begin with the tracked `pods`, which their owner keeps up to date, and tell `classifier` where one runs.
 
-        `has_word` returns whether the own word of a pod is known whose containers are made.
+        `is_word_unread` returns whether the own word of a pod counts and is not known; `request_word` has it read.
         """
         self._pods = pods
-        self._has_word = has_word
+        self._is_word_unread = is_word_unread
+        self._request_word = request_word
         self._classifier = classifier
         self._check_at_ns = 0
         """Earliest time of the next check of any pod."""
         self.must_check = False
         """Whether the next sample must check: a program may start without an event, or a limit has to be read again."""
+        self.awaits_word = False
+        """Whether the last check spared a pod because its own word was unread."""
         self._changed: dict[CgroupId, int] = {}
         """Pods into which `look` looks, each with the time at which it stops."""
         self.look_at_ns = NEVER_NS
@@ -86,7 +92,7 @@ class Programs:
             tracked.pod = replace(tracked.pod, no_program=False)
 
     def look(self, at_ns: int) -> bool:
-        """Look into the pods whose containers changed lately, and no longer spare those that are made.
+        """Look into the pods whose containers changed lately; no longer spare those that are made, with a word read.
 
         Return True if there is one. It may be about to take its first memory, so a decision must not wait.
         """
@@ -97,7 +103,8 @@ class Programs:
                 del self._changed[key]
             elif tracked.pod.protected is None:
                 made = is_made(tracked.cgroup)
-                if made and at_ns < tracked.pod.spared_until_ns and not self._has_word(tracked):
+                if made and self._is_word_unread(tracked):
+                    self._request_word(tracked)  # that wakes the thread that reads
                     interval_ns = _WORD_NS
                     continue
                 if made:
@@ -124,10 +131,12 @@ class Programs:
         critical: list[TrackedPod] = []
         if at_ns < self._check_at_ns:
             return critical
+        self.awaits_word = False
         for tracked in self._pods.values():
             was_critical = tracked.node_critical
             if _check(tracked, at_ns, watched=watched):
                 self._classifier.note_program(tracked, at_ns)
+                self._await_word(tracked, at_ns)
             if tracked.node_critical and not was_critical:
                 critical.append(tracked)
         self._check_at_ns = min((tracked.check_at_ns for tracked in self._pods.values()), default=0)
@@ -137,6 +146,14 @@ class Programs:
             for tracked in self._pods.values()
         )
         return critical
+
+    def _await_word(self, tracked: TrackedPod, at_ns: int) -> None:
+        """Spare a pod with a program in this sample while its own word is unread, for LOOK_FOR_NS at most."""
+        since_ns = max(tracked.signs.started_ns, tracked.signs.seen_ns)
+        if at_ns - since_ns < LOOK_FOR_NS and self._is_word_unread(tracked):
+            tracked.spare(at_ns + 1)
+            tracked.check_at_ns = at_ns  # the next sample checks again
+            self.awaits_word = True
 
 
 def _check(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:

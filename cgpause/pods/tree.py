@@ -74,7 +74,7 @@ class PodTree:
         self.read_at_ns = 0
         """Time of the last `read_details`; 0: never."""
         self.classifier = Classifier(self.pods, kinds or Kinds())
-        self.programs = Programs(self.pods, self.classifier, self._has_word)
+        self.programs = Programs(self.pods, self.classifier, self.is_word_unread, self.request_word_again)
         self.words = words or OwnWords(root)
         self._refreshed = False
         self._complained: set[CgroupId] = set()
@@ -97,9 +97,12 @@ class PodTree:
             self.kubepods.close()
             self.kubepods = None
 
-    def refresh(self, at_ns: int, *, facts: bool = True) -> tuple[list[TrackedPod], list[Pod]]:
+    def refresh(
+        self, at_ns: int, *, facts: bool = True, watch: Callable[[Cgroup], None] = lambda _: None
+    ) -> tuple[list[TrackedPod], list[Pod]]:
         """Discover the pods once; return the pods that appeared and the pods that are gone.
 
+        `watch` is called for each pod that appears, before it is read: no event reports what was there before a watch.
         Without `facts`, read only the facts of pods without a name: refreshes are frequent when many pods come and go.
         Pods that appear after the first refresh are spared from pauses at first (`TrackedPod.settle`): their cpu.max is
         not set yet when their cgroup appears (measured: systemd writes it up to seconds later).
@@ -129,6 +132,7 @@ class PodTree:
         appeared = list(filter(None, (self._track(pod) for pod in new)))
         for tracked in appeared:
             tracked.signs.seen_ns = at_ns
+            watch(tracked.cgroup)
         for key, tracked in self.pods.items():
             if key in left_behind:
                 tracked.failure, tracked.failure_until_ns = _LEFT_BEHIND, at_ns + _LEFT_BEHIND_NS
@@ -225,16 +229,6 @@ class PodTree:
         if not tracked.word_requested and heeds_word(tracked.pod.qos, name, self.config):
             tracked.word_requested = self.words.request(tracked.cgroup)
 
-    def _has_word(self, tracked: TrackedPod) -> bool:
-        """Return whether the own word of a pod whose containers are made is known; if not, have it read at once.
-
-        Without that, a pod that its manifest protects could be paused at its start.
-        """
-        if not self.is_word_unread(tracked):
-            return True
-        self.request_word_again(tracked)
-        return False
-
     def is_word_unread(self, tracked: TrackedPod) -> bool:
         """Return True if the pod's own word counts, and could not be read so far."""
         return tracked.word_requested and not self.words.is_answered(tracked.pod.cgroup)
@@ -275,6 +269,7 @@ class PodTree:
         """
         for tracked in self.programs.check(at_ns, watched=watched):
             self.update_facts(tracked, at_ns)
+        self.take_words(at_ns)  # after the check: a word that was no longer unread in it counts in this sample
 
     def is_marked_otherwise(self, tracked: TrackedPod) -> bool:
         """Return True if a pod's opt-out marks have changed since its facts were read, or cannot be read."""

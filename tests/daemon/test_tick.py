@@ -33,6 +33,8 @@ from cgpause.daemon.publisher import Publisher
 from cgpause.daemon.status import Status
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Changes, PodChange, Watch
+from cgpause.kernel.listening import Inside
+from cgpause.pods import programs
 from cgpause.pods import sampler as sampler_module
 from cgpause.pods.follow import Follower
 from cgpause.pods.refresh_times import RefreshTimes
@@ -167,6 +169,18 @@ def test_while_a_container_is_made_its_pod_is_decided_on_once_it_is_no_longer_sp
     monkeypatch.setattr(sampler_module, "parse_meminfo", lambda _: MemInfo(8 << 30, 1 << 30, 8 << 30))
     node.loop.tick(Changes(), urgent=True, stopping=False)
     assert node.loop.schedule.tight
+    assert node.loop.schedule.sample_at_ns <= START_NS + int(SPARED_S * S)
+    assert node.loop.schedule.quiet is None
+
+
+def test_a_pod_whose_own_word_is_unread_is_decided_on_soon(bench: Bench, node: Node, monkeypatch: Patch) -> None:
+    """Nothing looks into it at the daemon's start."""
+    monkeypatch.setattr(programs, "inspect_pod", lambda _: Inside(runtime=False, program=True))
+    monkeypatch.setattr(bench.tree.words, "is_answered", lambda _: False)
+    monkeypatch.setattr(sampler_module, "parse_meminfo", lambda _: MemInfo(8 << 30, 1 << 30, 8 << 30))
+    bench.tracked("a").signs.seen_ns = START_NS
+    node.loop.tick(Changes(), urgent=True, stopping=False)
+    assert bench.tracked("a").pod.spared_until_ns == START_NS + 1
     assert node.loop.schedule.sample_at_ns <= START_NS + int(SPARED_S * S)
     assert node.loop.schedule.quiet is None
 

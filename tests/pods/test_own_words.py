@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from helpers.fixtures import Log, Patch
+from helpers.nodes import MS, S
 from helpers.processes import Start, containers, put
 from helpers.refusals import failing
 from helpers.trees import FakeTree, wait_until
@@ -97,6 +98,16 @@ def test_a_word_that_comes_later_counts_as_soon_as_it_is_taken(fake: FakeTree, t
     words._keep(tracked.pod.cgroup, OwnWord.BATCH)
     tree.take_words(3)
     assert tracked.pod.protected == OWN, "a manifest never changes, so a container that says less changes nothing"
+
+
+def test_a_word_that_is_read_after_the_last_look_counts_in_the_next_sample(
+    fake: FakeTree, tree: PodTree, words: Requested
+) -> None:
+    fake.add_pod("web")
+    (tracked,) = tree.refresh(0)[0]
+    words._keep(tracked.pod.cgroup, OwnWord.PROTECT)
+    tree.check_programs(1)
+    assert tracked.pod.protected == OWN
 
 
 def test_no_environment_is_read_where_the_operator_heeds_no_word(
@@ -339,6 +350,26 @@ def test_a_process_that_keeps_its_lock_holds_up_the_word_of_its_own_pod_only(
                 assert thread.request(other)
         wait_until(lambda: hear(thread, found).keys() == {pod.name for pod in others}, "the words of the others")
     wait_until(lambda: hung.name in hear(thread, found), "the word of the pod whose process has gone on")
+
+
+def test_while_the_thread_is_held_up_no_pod_may_be_paused_whose_word_is_unread(
+    fake: FakeTree, pods: list[Path], thread: OwnWordsThread, monkeypatch: Patch
+) -> None:
+    tree = PodTree(str(fake.root), str(fake.log_dir), Config(), words=thread)
+    with hold_up(monkeypatch, *pods):
+        monkeypatch.setattr("cgpause.pods.own_words._PATIENCE_S", 600.0)
+        tree.refresh(S)
+        tree.check_programs(2 * S)
+        assert [one.pod.spared_until_ns for one in tree.pods.values()] == [2 * S + 1] * 3
+
+    def are_protected() -> bool:
+        tree.check_programs(2 * S + MS)
+        return all(one.pod.protected == OWN for one in tree.pods.values())
+
+    wait_until(are_protected, "the words")
+    tree.check_programs(2 * S + 2 * MS)
+    assert {one.pod.spared_until_ns for one in tree.pods.values()} <= {2 * S + 1, 2 * S + MS + 1}
+    tree.close()
 
 
 def test_when_too_many_pods_hold_up_their_reading_the_log_says_so_once(

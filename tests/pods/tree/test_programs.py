@@ -16,7 +16,7 @@ from cgpause.core.model import PodUsage
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.listening import Inside
 from cgpause.pods import programs
-from cgpause.pods.programs import LOOK_NS
+from cgpause.pods.programs import LOOK_FOR_NS, LOOK_NS
 from cgpause.pods.tracked import SPARED_S
 from cgpause.pods.tree import PodTree
 
@@ -86,6 +86,7 @@ def test_a_pod_is_no_longer_spared_once_its_program_is_seen(fake: FakeTree, tree
     tree.programs.rest_until(2 * S)
     tree.note_container_change(first, S + 3 * LOOK_NS)
     assert tree.programs.look_at_ns == 2 * S, "looks take a share of a CPU at most"
+    tree.take_words(2 * S)
     assert tree.programs.look(2 * S)
     assert not tree.programs.look(3 * S), "after two seconds every sample checks"
     assert tree.programs.look_at_ns == NEVER_NS
@@ -125,19 +126,40 @@ def test_a_pod_stays_spared_until_its_own_word_is_known(fake: FakeTree, tree: Po
     assert requested == [tracked.cgroup.path] * 2, "a request wakes the thread that reads"
 
 
-def test_a_word_that_cannot_be_read_keeps_no_pod_spared_for_longer(
-    fake: FakeTree, tree: PodTree, monkeypatch: Patch
+@pytest.mark.parametrize("is_new", [True, False], ids=["new-pod", "start-of-the-daemon"])
+def test_a_word_that_cannot_be_read_keeps_a_pod_spared_for_two_seconds(
+    fake: FakeTree, tree: PodTree, monkeypatch: Patch, is_new: bool
 ) -> None:
+    """A process of another pod may hold up the thread that reads; at the daemon's start it has many words to read."""
     monkeypatch.setattr(programs, "is_made", lambda _: True)
+    monkeypatch.setattr(programs, "inspect_pod", lambda _: PROGRAM)
     monkeypatch.setattr(tree.words, "is_answered", lambda _: False)
-    tree.refresh(0)
+    if is_new:
+        tree.refresh(0)
     fake.add_pod("web-0")
     (tracked,) = tree.refresh(S)[0]
-    spared_until_ns = S + int(SPARED_S * S)
-    assert not tree.programs.look(spared_until_ns - 1)
-    assert tree.programs.look(spared_until_ns)
-    assert tracked.pod.spared_until_ns == spared_until_ns
+    end_ns = S + LOOK_FOR_NS
+    for at_ns in (S + int(SPARED_S * S), 2 * S, end_ns - 1):
+        assert not tree.programs.look(at_ns)
+        tree.check_programs(at_ns)
+        assert tracked.pod.spared_until_ns == at_ns + 1
+        assert tree.programs.awaits_word
+    for at_ns in (end_ns, end_ns + S):
+        assert not tree.programs.look(at_ns)
+        tree.check_programs(at_ns)
+        assert tracked.pod.spared_until_ns == end_ns
+        assert not tree.programs.awaits_word
     assert tree.programs.look_at_ns == NEVER_NS
+
+
+def test_a_pod_without_a_program_waits_for_no_word(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(programs, "inspect_pod", lambda _: RUNTIME)
+    monkeypatch.setattr(tree.words, "is_answered", lambda _: False)
+    fake.add_pod("web-0")
+    (tracked,) = tree.refresh(0)[0]
+    tree.check_programs(S)
+    assert tracked.pod.spared_until_ns == 0
+    assert not tree.programs.awaits_word
 
 
 def test_where_nothing_can_follow_no_look_costs_anything(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
