@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 from operator import itemgetter
 
 from cgpause.core.cgroup_names import container_id, is_monitor
@@ -11,8 +12,9 @@ from cgpause.core.parse import parse_limit, parse_number
 from cgpause.core.pod_names import Names
 from cgpause.kernel.cgroupfs import MOST_BELOW, Cgroup
 
-_SANDBOX_BYTES = 2 << 20
-"""Largest use of a sandbox, which is one process that waits; most programs take more."""
+_SANDBOX_BYTES = 512 * mmap.PAGESIZE
+"""Largest use of a sandbox, which is one process that waits; most programs take more. It is 2 MiB with pages of 4 KiB;
+with larger pages, everything takes more."""
 
 
 def kill_containers(pod: Cgroup, names: Names) -> list[str]:
@@ -59,8 +61,8 @@ def limit_bytes(pod: Cgroup) -> int | None:
 
     kubelet keeps the limit of a pod for its whole life, although it may come from an init container that has ended: no
     limit if that had none, or a larger one than those of the present containers (ResourceConfigForPod in
-    pkg/kubelet/cm). The sandbox has no limit, and does not count: the oldest cgroup, if it uses at most _SANDBOX_BYTES
-    and has no memory.oom.group. CRI-O makes no sandbox, but its monitor of a container can be in the pod.
+    pkg/kubelet/cm). The sandbox has no limit, and does not count (`_is_sandbox`). CRI-O makes no sandbox, but its
+    monitor of a container can be in the pod.
     """
     total = 0
     try:
@@ -69,14 +71,25 @@ def limit_bytes(pod: Cgroup) -> int | None:
         if len(found) == MOST_BELOW:
             return None
         children = [child for child in found if not is_monitor(child[0])]
-        for number, (name, _) in enumerate(sorted(children, key=itemgetter(1))):
+        names = [name for name, _ in sorted(children, key=itemgetter(1))]
+        for name in names:
             with pod.child(name) as cgroup:
                 limit = parse_limit(cgroup.read("memory.max"), "memory.max")
                 used = parse_number(cgroup.read("memory.current"), "memory.current")
-            if limit is None and (number or used > _SANDBOX_BYTES or _read_oom_group(pod, name)):
+            if limit is None and not (name == names[0] and _is_sandbox(pod, names, used)):
                 return None
             total += limit or 0
             left -= used
     except CgpauseError:  # a container has just ended, or cannot be read
         return None
     return total + max(left, 0) if total else None
+
+
+def _is_sandbox(pod: Cgroup, names: list[str], used_bytes: int) -> bool:
+    """Return whether the oldest of a pod's cgroups is its sandbox; it has no limit, and uses `used_bytes`.
+
+    Only containers have memory.oom.group (`_containers`). If no cgroup has it, a small one is the sandbox.
+    """
+    if _read_oom_group(pod, names[0]):
+        return False
+    return used_bytes <= _SANDBOX_BYTES or any(_read_oom_group(pod, name) for name in names[1:])

@@ -113,6 +113,27 @@ def test_of_too_many_containers_no_sum_is_known(pod: Cgroup, folder: Path, numbe
 
 
 @pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        pytest.param("01", 5000, id="a-large-sandbox"),
+        pytest.param("00", None, id="kubelet-before-1.28"),
+        pytest.param("11", None, id="no-sandbox"),
+    ],
+)
+def test_a_large_sandbox_is_told_by_the_groups_of_the_containers(
+    pod: Cgroup, folder: Path, monkeypatch: Patch, groups: str, expected: int | None
+) -> None:
+    (folder / "memory.current").write_text(f"{4 << 20}\n")
+    for child, limit, used, group in zip(containers(folder), ("max", 5000), (4 << 20, 0), groups, strict=True):
+        (child / "memory.max").write_text(f"{limit}\n")
+        (child / "memory.current").write_text(f"{used}\n")
+        (child / "memory.oom.group").write_text(f"{group}\n")
+    listed = [(child.name, number) for number, child in enumerate(containers(folder))]
+    monkeypatch.setattr(Cgroup, "children", lambda *_, **__: listed)
+    assert limit_bytes(pod) == expected
+
+
+@pytest.mark.parametrize(
     ("used", "children", "expected"),
     [
         pytest.param(0, [], None, id="nothing"),
