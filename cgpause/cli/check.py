@@ -31,7 +31,7 @@ _OLDEST_KERNEL = (5, 14)
 _DEFERRED_THROTTLE_KERNEL = (6, 18)
 """First kernel that throttles a task on its return to user space (sched/fair: Switch to task based throttle model)."""
 _PAGE_BYTES = 4096
-"""The page size for which `growth.noise_bytes` holds."""
+"""The page size of every kernel on which the policy was measured."""
 _OTHER_WRITERS = ("koordlet", "crane-agent", "katalyst-agent")
 _PROBE_XATTR = "user.cgpause_check"
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -107,7 +107,7 @@ def _kernel() -> Finding:
     if version < _OLDEST_KERNEL:
         return Finding("kernel", Level.FAIL, f"{release} is older than 5.14", "upgrade: cgroup.kill is missing")
     if os.sysconf("SC_PAGE_SIZE") != _PAGE_BYTES:
-        advice = "the policy assumes pages of 4 KiB and takes noise for growth here: try it on one node first"
+        advice = "the policy was measured with pages of 4 KiB only: try it on one node first"
         return Finding("kernel", Level.WARN, f"{release} has pages of {os.sysconf('SC_PAGE_SIZE') >> 10} KiB", advice)
     if version < _DEFERRED_THROTTLE_KERNEL:
         advice = (

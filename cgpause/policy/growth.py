@@ -12,6 +12,7 @@ the next reading.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from cgpause.policy.peaks import Peaks
 
 FIRST_MEMORY_NS = 2 * NS_PER_S
 """Running time below which a container may yet take its first memory."""
-CHARGE_BATCH_BYTES = 64 * 4096
+CHARGE_BATCH_BYTES = 64 * mmap.PAGESIZE
 """The kernel charges memory to a cgroup in batches of this size, one batch per CPU (32 pages before commit
 1813e51eece0, Linux 6.1)."""
 LITTLE_PCT = 0.5
