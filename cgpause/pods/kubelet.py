@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -56,7 +57,7 @@ class KubeletFlags:
 
 
 class KubeletProcess:
-    """The kubelet of this node: a process of that name, of root and outside of pods."""
+    """The kubelet of this node: a process of that name, of root, outside of pods and of nested PID namespaces."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
@@ -90,24 +91,31 @@ class KubeletProcess:
         return parse_flags(cmdline) if cmdline else KubeletFlags()
 
     def _find(self) -> int | None:
-        """Return the process id of kubelet; None if there is none, or if the processes cannot be listed now."""
+        """Return the process id of kubelet; None if there is none, or if the processes cannot be listed now.
+
+        One with --config or --config-dir comes first: a `kubelet --version` may run beside it.
+        """
+        first = None
         try:
-            pids = [int(name) for name in os.listdir(self._proc) if name.isdigit()]
+            depth = _namespace_depth(self._read("self", "status"))
+            for pid in [int(name) for name in os.listdir(self._proc) if name.isdigit()]:
+                with suppress(OSError):  # it has ended
+                    if self._read(pid, "comm") != b"kubelet\n":
+                        continue
+                    status = self._read(pid, "status")
+                    # A node inside this one (kind, LXC) has a kubelet of its own.
+                    if not _is_roots(status) or _namespace_depth(status) != depth:
+                        continue
+                    if _is_in_pod(self._read(pid, "cgroup")):
+                        continue
+                    if b"\0--config" in self._read(pid, "cmdline"):
+                        return pid
+                    first = first or pid
         except OSError:
             return None
-        for pid in pids:
-            try:
-                if (
-                    self._read(pid, "comm") == b"kubelet\n"
-                    and _is_roots(self._read(pid, "status"))
-                    and not _is_in_pod(self._read(pid, "cgroup"))
-                ):
-                    return pid
-            except OSError:
-                continue  # it has ended
-        return None
+        return first
 
-    def _read(self, pid: int, name: str) -> bytes:
+    def _read(self, pid: int | str, name: str) -> bytes:
         with open(f"{self._proc}/{pid}/{name}", "rb") as f:
             return f.read(_MOST_BYTES)
 
@@ -118,6 +126,12 @@ def _is_roots(status: bytes) -> bool:
     The real user counts: the effective user of a setuid program is always root.
     """
     return re.search(rb"^Uid:\t0\t", status, re.MULTILINE) is not None
+
+
+def _namespace_depth(status: bytes) -> int:
+    """Return in how many PID namespaces a process is, by `/proc/<pid>/status`, counted from that of this /proc."""
+    ids = re.search(rb"^NSpid:(.*)$", status, re.MULTILINE)
+    return 1 if ids is None else len(ids[1].split())
 
 
 def _is_in_pod(cgroups: bytes) -> bool:

@@ -51,18 +51,21 @@ def put(
     *words: str,
     cgroup: str = "/system.slice/kubelet.service",
     uid: int = 0,
+    nested: int = 0,
 ) -> None:
+    (proc / "self").mkdir(parents=True, exist_ok=True)
+    (proc / "self/status").write_text("Name:\tcgpause\nNSpid:\t7\n")
     folder = proc / str(pid)
     folder.mkdir(parents=True, exist_ok=True)
+    ids = "\t".join(("NSpid:", str(pid), *nested * ("1",)))
     (folder / "comm").write_text(f"{name}\n")
     (folder / "cgroup").write_text(f"0::{cgroup}\n")
-    (folder / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t0\t0\t0\nGid:\t0\t0\t0\t0\n")
+    (folder / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t0\t0\t0\nGid:\t0\t0\t0\t0\n{ids}\n")
     (folder / "stat").write_text(f"{pid} ({name}) S " + "0 " * 18 + f"{started} 0\n")
     (folder / "cmdline").write_text("\0".join([name, *words, ""]))
 
 
 def test_a_kubelet_is_found_and_followed(tmp_path: Path) -> None:
-    (tmp_path / "self").mkdir()
     put(tmp_path, 9, "kubelet-exporter", 5)
     kubelet = KubeletProcess(str(tmp_path))
     assert kubelet.new_flags(0) is None
@@ -100,6 +103,23 @@ def test_neither_a_container_nor_another_user_can_pose_as_kubelet(tmp_path: Path
     assert kubelet.new_flags(0) is None
     put(tmp_path, 10, "kubelet", 7, "--config=/a", cgroup="/../../../../system.slice/kubelet.service")
     assert kubelet.new_flags(10 * S) == KubeletFlags("/a")
+
+
+def test_the_kubelet_of_a_node_inside_this_one_is_another(tmp_path: Path) -> None:
+    """kind and LXC run whole nodes in containers."""
+    put(tmp_path, 5, "kubelet", 5, "--config=/nested", nested=1)
+    kubelet = KubeletProcess(str(tmp_path))
+    assert kubelet.new_flags(0) is None
+    put(tmp_path, 10, "kubelet", 7, "--config=/a")
+    assert kubelet.new_flags(10 * S) == KubeletFlags("/a")
+
+
+@pytest.mark.parametrize("flag", ["--config=/a", "--config-dir=/a"])
+def test_a_kubelet_with_a_configuration_comes_before_one_that_tells_its_version(tmp_path: Path, flag: str) -> None:
+    put(tmp_path, 5, "kubelet", 5, "--version")
+    put(tmp_path, 10, "kubelet", 7, flag)
+    put(tmp_path, 15, "kubelet", 8, "--kubeconfig=/b")
+    assert KubeletProcess(str(tmp_path)).new_flags(0) == parse_flags(flag.encode())
 
 
 def test_a_kubelet_that_is_a_zombie_has_no_flags(tmp_path: Path) -> None:
