@@ -131,6 +131,8 @@ class OwnWordsThread(OwnWords):
         """Pods whose reading holds up an earlier thread."""
         self._is_logged = False
         """Whether the log has it that no other thread may start although a pod holds up the present one."""
+        self._has_failed = False
+        """Whether no thread could start at the last attempt, which is logged."""
         self._lock = threading.Lock()
         """The thread and the loop take it to end a reading; neither holds it while a word is read."""
 
@@ -143,8 +145,13 @@ class OwnWordsThread(OwnWords):
         return True
 
     def take(self) -> dict[CgroupId, OwnWord]:
-        """Return the words found since the last call; start another thread if a pod holds up the present one."""
+        """Return the words found since the last call; start another thread if a pod holds up the present one.
+
+        Also start one if none could start before and pods wait.
+        """
         with self._lock:
+            if self._thread is None and (self._pending or not self._requested.empty()):
+                self._start()
             reading = self._reading
             if reading is None or time.monotonic() - reading.since_s <= _PATIENCE_S:
                 self._is_logged = False
@@ -172,9 +179,11 @@ class OwnWordsThread(OwnWords):
         try:
             thread.start()
         except RuntimeError as e:
-            log.warning("own word of a pod not read %s", fields(error=e))
-            self._thread = None
+            if not self._has_failed:
+                log.warning("own words of pods not read %s", fields(error=e))
+            self._thread, self._has_failed = None, True
             return False
+        self._has_failed = False
         return True
 
     def _run(self) -> None:

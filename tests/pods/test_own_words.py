@@ -422,3 +422,21 @@ def test_a_pod_that_cannot_be_read_now_is_read_again(
             assert thread.request(cgroup)
             assert failed.wait(60)
         wait_until(lambda: cgroup.id in thread.take(), "the word")
+
+
+def test_words_that_were_requested_are_read_although_no_thread_could_start(
+    fake: FakeTree, pods: list[Path], thread: OwnWordsThread, monkeypatch: Patch, caplog: Log
+) -> None:
+    """The thread that is left behind has them; another one cannot start at first, and no request follows."""
+    hung, other = pods[:2]
+    found: dict[str, OwnWord] = {}
+    with hold_up(monkeypatch, hung), opened(fake, hung) as one, opened(fake, other) as two:
+        assert thread.request(one)
+        wait_until(lambda: thread._reading is not None, "the reading")
+        assert thread.request(two)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", failing(RuntimeError("can't start new thread")))
+            wait_until(lambda: not hear(thread, found) and "can't start new thread" in caplog.text, "a refusal")
+            assert hear(thread, found) == {}
+            assert caplog.text.count("can't start new thread") == 1
+        wait_until(lambda: other.name in hear(thread, found), "the word of the other pod")
