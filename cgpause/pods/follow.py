@@ -11,7 +11,7 @@ from cgpause.core.model import CgroupId, Pod
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Watch
 from cgpause.kernel.logfmt import fields
-from cgpause.pods.refresh_times import RefreshTimes
+from cgpause.pods.refresh_times import CALM_REFRESH_NS, RefreshTimes
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 
@@ -64,7 +64,7 @@ class Follower:
             tight=tight,
             watched=not self._watch.degraded and self._tree.kubepods is not None,
             in_use=self._tree.is_in_use(),
-            named=all(tracked.pod.name is not None for tracked in self._tree.pods.values()),
+            named=not any(_awaits_name(tracked, at_ns) for tracked in self._tree.pods.values()),
             names_are_late=self._tree.names_are_late,
             started=any(tracked.pod.changed_at_ns for tracked in appeared),
             rewatched=rewatched,
@@ -102,3 +102,12 @@ class Follower:
                     self._warn(f"not watched {fields(cgroup=name, error=e)}")
                     watch.note_failure()
         return new
+
+
+def _awaits_name(tracked: TrackedPod, at_ns: int) -> bool:
+    """Return whether a pod's name may come soon; of a folder that kubelet has left behind it never comes.
+
+    A container that starts later leads to a refresh anyway.
+    """
+    since_ns = max(tracked.signs.seen_ns, tracked.signs.started_ns)
+    return tracked.pod.name is None and at_ns - since_ns < CALM_REFRESH_NS

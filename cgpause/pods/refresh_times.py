@@ -81,9 +81,9 @@ class RefreshTimes:
 
         `tight`: memory is tight. `watched`: inotify reports all new pods. `in_use`: there are pods, and processes in
         them. A tree without them may be one that kubelet no longer uses; only a refresh finds the new one, so it comes
-        each minute. `named`: every pod has a name. `names_are_late`: names are still being read. `started`: a pod has
-        just started, and may take some time until it listens. `rewatched`: a new directory is watched, and the refresh
-        missed pods that appeared in it before the watch.
+        each minute. `named`: no pod waits for its name. `names_are_late`: names are still being read. `started`: a pod
+        has just started, and may take some time until it listens. `rewatched`: a new directory is watched, and the
+        refresh missed pods that appeared in it before the watch.
         """
         if self.facts_due(at_ns):
             self._facts_due_ns = at_ns + REFRESH_NS

@@ -79,6 +79,19 @@ def test_what_could_not_be_watched_is_watched_later(fake: FakeTree, follower: Fo
     assert watch.read().tree
 
 
+def test_a_pod_that_gets_no_name_is_waited_for_for_ten_minutes(fake: FakeTree, follower: Follower) -> None:
+    """kubelet may have left its folder behind."""
+    fake.add_pod("web", log=False)
+    follower.refresh(0, tight=True)
+    for at_s, next_s in ((1, 10), (599, 10), (600, 60)):
+        follower.refresh(at_s * S, tight=True)
+        assert follower.times.due_ns == (at_s + next_s) * S
+    (tracked,) = follower._tree.pods.values()
+    follower._tree.note_container_change(tracked, 700 * S)
+    follower.refresh(700 * S, tight=True)
+    assert follower.times.due_ns == 710 * S
+
+
 def test_names_from_a_slow_disk_are_taken_up_as_soon_as_they_are_read(
     fake: FakeTree, watch: Watch, monkeypatch: Patch
 ) -> None:
