@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from types import FrameType
 
 import typer
 
@@ -26,6 +28,9 @@ from cgpause.pods.tree import PodTree
 from cgpause.restore import braked_roots, events
 from cgpause.restore import resume_all as restore_all
 from cgpause.telemetry.events import Event
+
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
+"""Signals that end or stop a command: of the terminal, of its hang-up, and of other programs."""
 
 
 def pause_each(
@@ -150,13 +155,45 @@ def _labels(given: Globals, paths: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _noted_at_the_end(given: Globals) -> Iterator[list[Event]]:
-    """Yield a list for events, and record them at the end: a write that hangs on a disk must not delay the next pod."""
+    """Yield a list for events, and record them at the end: a write that hangs on a disk must not delay the next pod.
+
+    Meanwhile SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, because their default skips that end.
+    """
     done: list[Event] = []
+    with _handled(signal.default_int_handler, signal.SIGTERM, signal.SIGHUP):
+        try:
+            yield done
+        finally:
+            with _uninterrupted():
+                for event in done:
+                    _note(given, event)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let a signal that ends or stops the command take effect after the block: a pod is never left paused unreported.
+
+    A mask of the signals would not do: the kernel would pass them to a thread that reads the pods' own words.
+    """
+    came: set[int] = set()
     try:
-        yield done
+        with _handled(lambda number, _: came.add(number), *_INTERRUPTS):
+            yield
     finally:
-        for event in done:
-            _note(given, event)
+        for number in came:
+            signal.raise_signal(number)
+
+
+@contextmanager
+def _handled(handler: Callable[[int, FrameType | None], object], *numbers: int) -> Iterator[None]:
+    """Set the handler of some signals until the block ends; a signal that is ignored (nohup) stays so."""
+    handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in handled}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def _note(given: Globals, event: Event) -> None:
@@ -191,10 +228,11 @@ def _each(
             typer.echo(f"nothing is paused of the {len(found)} pods that match {ref!r}")
         for tracked in meant:
             label = printable(tracked.pod.label)
-            try:
-                typer.echo(f"{label} {act(tracked)}")
-            except CgpauseError as e:
-                worst = max(worst, _complain("" if isinstance(e, ProtectedError) else f"{label}: ", e))
+            with _uninterrupted():
+                try:
+                    typer.echo(f"{label} {act(tracked)}")
+                except CgpauseError as e:
+                    worst = max(worst, _complain("" if isinstance(e, ProtectedError) else f"{label}: ", e))
     return worst
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.commandline import THROTTLED, Patch, S, frozen, invoke, record_of, run, snapshot, with_config
+from helpers.commandline import THROTTLED, Patch, S, frozen, invoke, place, record_of, run, snapshot, with_config
 from helpers.trees import FakeTree, cpu_max, records_left
+from typer.testing import CliRunner
 
 from cgpause.cli import byhand
+from cgpause.cli.main import app
 from cgpause.core.model import Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.find_daemon import DaemonState, FoundDaemon
@@ -258,6 +261,60 @@ def test_several_references_are_all_tried(bad: int, tree: FakeTree) -> None:
     assert shown.stderr.startswith("cgpause: no pod 'nobody'")
     neither = run(tree, "status", "nobody", "nowhere")
     assert [line.split()[3] for line in neither.stderr.splitlines()] == ["'nobody'", "'nowhere'"]
+
+
+@pytest.mark.parametrize("command", ["pause", "resume"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP])
+def test_an_interruption_comes_after_a_pod_and_never_amid_its_writes(
+    tree: FakeTree, monkeypatch: Patch, number: signal.Signals, command: str
+) -> None:
+    """A pause that ends between its record and its quota would last for ever, and nobody would hear of it."""
+    running, throttled = "50000 100000", THROTTLED
+    pods = [tree.add_pod(name, cpu_max=running) for name in "abc"]
+    if command == "resume":
+        run(tree, "pause", "a", "b", "c")
+        running, throttled = throttled, running
+    history = tree.folder / "state" / "history.jsonl"
+    history.parent.mkdir()
+    write, seen = Cgroup.write, list[list[str]]()
+
+    def interrupted(cgroup: Cgroup, name: str, value: str) -> None:
+        if cgroup.path == str(pods[1]) and name == "cpu.max":
+            os.kill(os.getpid(), number)
+        write(cgroup, name, value)
+
+    monkeypatch.setattr(Cgroup, "write", interrupted)
+    # A handler of the test's own stands in for the default, which would end or stop the tests.
+    default = signal.default_int_handler if number == signal.SIGINT else lambda *_: seen.append([*map(cpu_max, pods)])
+    before = signal.signal(number, default)
+    try:
+        done = CliRunner().invoke(app, [*place(tree), "--state-dir", str(history.parent), command, "a", "b", "c"])
+        after = signal.getsignal(number)
+    finally:
+        signal.signal(number, before)
+
+    left = 0 if number == signal.SIGTSTP else 1
+    assert [cpu_max(pod) for pod in pods] == [throttled] * (3 - left) + [running] * left
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["default/a", "default/b", "default/c"][: 3 - left]
+    assert len(history.read_text().splitlines()) == 3 - left
+    assert (done.exit_code, after) == (130 if left else 0, default)
+    assert seen == ([] if left else [[throttled, throttled, running]])
+
+
+def test_a_signal_that_is_ignored_interrupts_nothing(tree: FakeTree, web: Path, monkeypatch: Patch) -> None:
+    """As of a command that nohup has started."""
+
+    def user() -> str:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return "tester"
+
+    monkeypatch.setattr(byhand, "user", user)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run(tree, "pause", "web").exit_code == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert cpu_max(web) == THROTTLED
 
 
 @pytest.mark.parametrize(
