@@ -205,7 +205,8 @@ def resume(
     """Restore a pod's original values; return None if it is not paused. It can be called again after any failure.
 
     With an `owner`, only a pause of that owner ends: another owner may have taken it over since the caller read it.
-    With `known` as well, only a pause that still has the same end: the owner may have extended it.
+    With `known` as well, only that pause, and while it has the same end: the owner may have extended it, or ended it
+    and paused the pod anew.
 
     `known` is the record as the caller remembers it. It is used if the record on the cgroup is damaged, or is missing
     while its values are still in force. Without it, `second_source` returns the original for the path of a cgroup with
@@ -213,7 +214,7 @@ def resume(
 
     Raises:
         RestoreError: an original could not be written; the record stays.
-        PausedOtherwiseError: the pause has another owner or end; nothing was changed.
+        PausedOtherwiseError: the pause has another owner, start or end; nothing was changed.
         BusyError, CgroupGoneError: as in `Cgroup`.
     """
     try:
@@ -224,8 +225,12 @@ def resume(
                 if known is None:
                     return _resume_damaged(cgroup, e, second_source)
                 record = known
-            extended = record is not None and known is not None and record.expires_ns != known.expires_ns
-            if record is not None and owner is not None and (record.owner is not owner or extended):
+            is_other = (
+                record is not None
+                and known is not None
+                and (record.since_ns, record.expires_ns) != (known.since_ns, known.expires_ns)
+            )
+            if record is not None and owner is not None and (record.owner is not owner or is_other):
                 raise PausedOtherwiseError(
                     f"{printable(cgroup.path)} is paused {record.owner.by}: {printable(record.reason)}"
                 )

@@ -146,6 +146,18 @@ def test_a_pause_that_an_operator_has_just_extended_goes_on(pod: PausableCgroup,
     assert ledger.resume(cgroup, known=known, owner=Owner.MANUAL) is not None
 
 
+def test_a_pause_that_an_operator_has_just_made_anew_goes_on(pod: PausableCgroup, cgroup: Cgroup) -> None:
+    """The daemon finds the record of the first pause removed; when it has the lock, the second one has begun."""
+    by_hand = replace(request(), owner=Owner.MANUAL)
+    known, _ = ledger.pause(cgroup, by_hand)
+    ledger.resume(cgroup)
+    ledger.pause(cgroup, replace(by_hand, since_ns=known.since_ns + 1))
+    before = pod.state()
+    with pytest.raises(PausedOtherwiseError, match="by hand"):
+        ledger.resume(cgroup, known=known, owner=Owner.MANUAL)
+    assert pod.state() == before
+
+
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO])
 def test_a_burst_that_no_longer_fits_is_dropped_and_another_error_is_not(pod: PausableCgroup, code: int) -> None:
     hold(pod, "throttle")
