@@ -16,7 +16,7 @@ import mmap
 from dataclasses import dataclass, field, replace
 
 from cgpause.core.clock import NS_PER_S
-from cgpause.core.errors import BusyError, CgpauseError, CgroupGoneError, MalformedError
+from cgpause.core.errors import BusyError, CgpauseError, CgroupGoneError, MalformedError, RestoreError
 from cgpause.core.model import Headroom
 from cgpause.core.parse import parse_flat_keyed, parse_limit
 from cgpause.kernel.cgroupfs import Cgroup
@@ -150,9 +150,10 @@ class Brake:
         except BusyError:
             root.level = None if now is None else replace(now, tripwire=False)  # the old level is still in force
         except CgpauseError as e:
-            # An old level that is still in force may stall every pod: then the next attempt does not wait a minute.
+            # A value of ours that is still in force may stall every pod: then the next attempt does not wait a minute.
             root.level = None if now is None else replace(now, tripwire=False)
-            root.retry_at_ns = at_ns + (_RETRY_NS if now is None else _SOON_NS)
+            is_ours = now is not None or root.record is not None or isinstance(e, RestoreError)
+            root.retry_at_ns = at_ns + (_SOON_NS if is_ours else _RETRY_NS)
             _complain(root, logging.WARNING, "memory.high not set", e)
 
     def _unused(self) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from unittest import mock
 
@@ -25,7 +26,7 @@ from helpers.braking import (
 )
 from helpers.fixtures import Log, Patch
 from helpers.headrooms import GIB, limited
-from helpers.refusals import unreadable
+from helpers.refusals import unreadable, unwritable
 from helpers.trees import FakeTree, damage, lock_held
 
 from cgpause.config.settings import Config
@@ -59,6 +60,27 @@ def test_a_foreign_value_is_answered_and_is_what_comes_back(
     assert in_force(fake) == TRIPWIRE
     assert brake.release("a test")
     assert in_force(fake) == foreign
+
+
+@pytest.mark.parametrize("how", ["answer-fails", "undo-fails"])
+def test_a_value_that_may_be_in_force_is_set_again_after_a_second(brake: Brake, fake: FakeTree, how: str) -> None:
+    """It may stall every pod at the tripwire; a minute's wait would be too long."""
+    with ExitStack() as stack:
+        if how == "answer-fails":
+            apply(brake, 10)
+            high_file(fake).write_text(f"{90 * GIB}\n")
+            stack.enter_context(mock.patch.object(Cgroup, "read", unreadable))
+            assert brake.answer_drift(2 * S)
+        else:
+            stack.enter_context(mock.patch.object(Cgroup, "write", unwritable))
+            stack.enter_context(mock.patch.object(Cgroup, "remove_xattr", unreadable))
+        apply(brake, 10, at_s=3)
+    if how == "undo-fails":
+        assert brake_state(fake) == ("max", True)
+    apply(brake, 10, at_s=3.9)
+    assert in_force(fake) != TRIPWIRE
+    apply(brake, 10, at_s=4)
+    assert brake_state(fake) == (TRIPWIRE, True)
 
 
 def test_an_operators_tighter_value_is_respected_until_it_goes(brake: Brake, fake: FakeTree, caplog: Log) -> None:
