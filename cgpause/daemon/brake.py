@@ -75,6 +75,8 @@ class Brake:
         self._tree = tree
         self._watch = watch
         self._root: _Root | None = None
+        self._complaint = ""
+        """The last error of a root that is left alone."""
         self._trips = Trips()
         self.drifts = 0
         """Foreign writes to memory.high answered since the start."""
@@ -281,12 +283,15 @@ class Brake:
             cgroup = self._tree.open(kubepods.id.path)
         except CgpauseError:
             return  # gone, or the refresh has logged the error
+        self._root = root = _Root(cgroup)
         if not cgroup.has(high.FILE) or any(tracked.holds_us is not False for tracked in self._tree.pods.values()):
             # No memory controller; or the daemon runs (or may run) in a pod: braked itself, it could not help.
             log.debug("memory.high left alone %s", fields(cgroup=cgroup.id.path))
+            root.complaint = self._complaint
+            self.release("the daemon runs in a pod")  # a value that an earlier one, outside of pods, has left
+            self._complaint, self._root = root.complaint, None
             cgroup.close()
             return
-        self._root = _Root(cgroup)
         self._watch.add_high(cgroup)
 
     def _move(self, root: _Root, level: HighLevel, current_bytes: int, at_ns: int) -> None:

@@ -259,14 +259,25 @@ def test_a_tree_without_memory_high_is_left_alone(tree: PodTree, watch: Watch, f
     assert not high_file(fake).exists()
 
 
-def test_the_tree_that_holds_us_is_left_alone(watch: Watch, fake: FakeTree) -> None:
+@pytest.mark.parametrize("left", [False, True], ids=["untouched", "left-by-a-killed-daemon"])
+def test_the_tree_that_holds_us_is_left_alone(
+    tree: PodTree, watch: Watch, fake: FakeTree, caplog: Log, left: bool
+) -> None:
+    """A unit that was killed, clean-up and all, may have had a value in force before the DaemonSet came."""
+    if left:
+        apply(start_brake(tree, watch), 10)
+        assert brake_state(fake) == (TRIPWIRE, True)
     (fake.add_pod("us") / "cgroup.procs").write_text(f"{os.getpid()}\n")
-    with closing(PodTree(str(fake.root), str(fake.log_dir), Config())) as tree:
-        tree.refresh(0)
-        brake = start_brake(tree, watch)
+    with closing(PodTree(str(fake.root), str(fake.log_dir), Config())) as ours:
+        ours.refresh(0)
+        with mock.patch.object(Cgroup, "write", unwritable):
+            brake = start_brake(ours, watch)
+            brake.follow()
+        assert said(caplog) == ["could not release memory.high"] * left
+        brake.follow()
         apply(brake, 10)
 
-    assert in_force(fake) == "max"
+    assert brake_state(fake) == RELEASED
 
 
 def test_a_lock_delays_it_to_the_next_tick(brake: Brake, fake: FakeTree) -> None:
