@@ -48,7 +48,10 @@ def _reporting(path: str, on_error: OnError) -> Iterator[None]:
 
 
 def kubepods_roots(root: str, on_error: OnError = lambda *_: None) -> list[tuple[str, CgroupDriver]]:
-    """Return path (relative to `root`) and driver of each cgroup named like a kubepods root, up to two levels deep."""
+    """Return path (relative to `root`) and driver of each cgroup named like a kubepods root, up to two levels deep.
+
+    They belong to root: a container that owns its cgroup may make such a tree, with any number of pods and records.
+    """
     found = []
     with Cgroup(root, "") as top:
         for name, _ in top.children():
@@ -59,11 +62,11 @@ def kubepods_roots(root: str, on_error: OnError = lambda *_: None) -> list[tuple
             with _reporting(name, on_error), top.child(name) as middle:
                 inner = [(os.path.join(name, n), root_driver(n)) for n, _ in middle.children()]
                 found += [(path, driver) for path, driver in inner if driver is not None]
-    return sorted(found)
+    return sorted((path, driver) for path, driver in found if _is_roots(root, path))
 
 
 def _is_roots(root: str, path: str) -> bool:
-    """Return whether a cgroup and the one above it belong to root: a container may own its cgroup, and name a child."""
+    """Return whether a cgroup and the one above it belong to root."""
     try:
         with Cgroup(root, path) as cgroup, Cgroup(root, os.path.dirname(path)) as above:
             return cgroup.owned_by_root() and above.owned_by_root()
@@ -74,8 +77,6 @@ def _is_roots(root: str, path: str) -> bool:
 def find_kubepods(root: str, current: Cgroup | None = None) -> tuple[Cgroup, CgroupDriver] | None:
     """Open the kubepods root in use; None if there is none. An old kubelet leaves an empty second tree.
 
-    It belongs to root, or it is `current`.
-
     The order is: the root with processes and the most pods; then `current`, the root that the caller follows; then the
     root with the most pods. Between two jobs both roots are empty, and the second one keeps folders of pods that are
     gone. `current` is never closed here; if it wins, the same object is returned.
@@ -84,7 +85,7 @@ def find_kubepods(root: str, current: Cgroup | None = None) -> tuple[Cgroup, Cgr
         CgroupGoneError, KernelReadError: the cgroup root itself is missing or unreadable.
     """
     found: list[tuple[tuple[int, bool, int, bool], Cgroup, CgroupDriver]] = []
-    roots = {path: driver for path, driver in kubepods_roots(root) if _is_roots(root, path)}
+    roots = dict(kubepods_roots(root))
     if current is not None:
         roots[current.id.path] = root_driver(os.path.basename(current.id.path)) or CgroupDriver.CGROUPFS
     for path, driver in roots.items():
@@ -109,7 +110,7 @@ def find_kubepods(root: str, current: Cgroup | None = None) -> tuple[Cgroup, Cgr
 
 
 def paused_cgroups(root: str, on_error: OnError, *, but: str | None = None) -> Iterator[tuple[PodCgroup, Cgroup]]:
-    """Iterate over all pods with a record, in every tree named like kubepods but the one with the path `but`.
+    """Iterate over all pods with a record, in every tree of `kubepods_roots` but the one with the path `but`.
 
     Each pod's open cgroup is closed before the next step. `on_error` is told of each cgroup that cannot be read: there
     may be a record in it.

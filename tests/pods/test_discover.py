@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from helpers.trees import CAPTURES, FakeTree, lay_out_capture, make_uid, open_descriptors
+from helpers.trees import CAPTURES, FakeTree, damage, lay_out_capture, make_uid, open_descriptors
 
 from cgpause.core.cgroup_names import CgroupDriver
 from cgpause.core.errors import CgroupGoneError
 from cgpause.core.model import QosClass
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.pods.discover import find_kubepods, list_pods
+from cgpause.pods.discover import find_kubepods, list_pods, paused_cgroups
 
 
 @contextmanager
@@ -45,10 +45,12 @@ def test_a_tree_that_a_container_has_made_is_not_taken(
     """A container that owns its cgroup may name a child like kubelet's, with more pods in it."""
     for number in range(3):
         (fake.root / f"lxc/kubepods/pod{make_uid(number)}").mkdir(parents=True)
+        damage(fake.root / f"lxc/kubepods/pod{make_uid(number)}")
     (fake.root / "lxc/kubepods/cgroup.events").write_text("populated 1\nfrozen 0\n")
     monkeypatch.setattr(Cgroup, "owned_by_root", lambda self: self.id.path != owner)
     with found(fake.root) as (cgroup, _):
         assert cgroup.id.path == "kubepods.slice"
+    assert list(paused_cgroups(str(fake.root), lambda *_: None)) == []
 
 
 @pytest.mark.parametrize("driver", CAPTURES)

@@ -56,6 +56,25 @@ def test_every_pause_of_a_captured_tree_is_undone_to_its_own_original(driver: st
     assert resume_all(str(root)) == []
 
 
+def test_records_of_a_container_are_neither_believed_nor_waited_for(
+    tree: FakeTree, monkeypatch: Patch, no_systemd: None
+) -> None:
+    """A container that owns its cgroup can make any number of them, below a name like kubelet's."""
+    pod = pause_pod(tree.root, tree.add_pod("web"))
+    theirs = tree.root / "lxc" / "kubepods"
+    shutil.copytree(tree.kubepods, theirs)
+    forged = theirs / pod.relative_to(tree.kubepods)
+    for at in (tree.kubepods, theirs):
+        brake(at)
+    damage(forged)
+    monkeypatch.setattr(Cgroup, "owned_by_root", lambda self: not self.id.path.startswith("lxc"))
+
+    assert all(outcome.error is None for outcome in resume_all(str(tree.root)))
+
+    assert (records_left(tree.root), cpu_max(forged)) == ([forged], "1001 100000")
+    assert [high_state(at)[1] for at in (tree.kubepods, theirs)] == [False, True]
+
+
 def test_every_tree_named_like_kubepods_is_looked_at(tree: FakeTree) -> None:
     """An old kubelet or another driver leaves a second tree behind, and its pods may be paused too."""
     first = tree.add_pod("first", cpu_max="50000 100000")
