@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from cgpause.config.settings import Config, HowPaused
-from cgpause.core.clock import NS_PER_S, now_ns
+from cgpause.core.clock import NEVER_NS, NS_PER_S, now_ns
 from cgpause.core.errors import (
     BusyError,
     CgpauseError,
@@ -66,6 +66,8 @@ class Actuator:
         self._ask_systemd_at_ns = 0
         self._unreported: list[tuple[Event, int]] | None = None
         """Events of the actions in progress, each with its log level; None outside of `apply`."""
+        self.retry_at_ns = NEVER_NS
+        """The earliest `TrackedPod.retry_at_ns`, or earlier; each scan finds it anew."""
         self.spare = SpareDescriptors()
         self.counts = Counts(now_ns())
         """Counters of actions and failures since the start."""
@@ -210,10 +212,12 @@ class Actuator:
             return
         except BusyError:
             # Another process, such as cgpause resume, is at work on it: look again soon.
-            tracked.damaged, tracked.record_retry_at_ns = True, now_ns() + NS_PER_S
+            tracked.damaged = True
+            self._retry(tracked, NS_PER_S)
             return
         except CgpauseError as e:
-            tracked.damaged, tracked.record_retry_at_ns = True, now_ns() + _RETRY_NS
+            tracked.damaged = True
+            self._retry(tracked, _RETRY_NS)
             self.counts.resume_failures += 1
             self._set_aside(tracked, "could not resume", e, level=logging.ERROR)
             return
@@ -223,6 +227,11 @@ class Actuator:
             self._report(resumed_event(pod, resumed, why, Result.LOST, record=pod.paused), logging.WARNING)
         elif pod.paused is not None:
             self.counts.ended_elsewhere(pod.uid)
+
+    def _retry(self, tracked: TrackedPod, wait_ns: int) -> None:
+        """Have a scan take in a pod's record again after `wait_ns`."""
+        tracked.retry_at_ns = now_ns() + wait_ns
+        self.retry_at_ns = min(self.retry_at_ns, tracked.retry_at_ns)
 
     def _ask_systemd(self, cgroup_path: str) -> CpuMax | None:
         """Return systemd's value of a pod's cpu.max, as `original_from_systemd`.

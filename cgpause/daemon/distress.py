@@ -10,7 +10,7 @@ import logging
 from dataclasses import replace
 
 from cgpause.config.settings import PodClass
-from cgpause.core.clock import NS_PER_S, now_ns
+from cgpause.core.clock import NEVER_NS, NS_PER_S, now_ns
 from cgpause.core.errors import CgpauseError
 from cgpause.core.model import Mechanism, Owner, PauseRecord
 from cgpause.core.parse import parse_flat_keyed
@@ -97,7 +97,7 @@ class Distress:
     def scan(self, at_ns: int, *, unwatched: bool) -> None:
         """Check the paused pods, once a second, for distress that no event reports; without inotify, for all distress.
 
-        Also read damaged records again once their retry is due. Without inotify, read all records, and answer drifts.
+        Also read records again whose retry is due. Without inotify, read all records, and answer drifts.
         """
         if at_ns < self._scan_at_ns:
             return
@@ -109,7 +109,8 @@ class Distress:
                 self._tree.request_word_again(tracked)
                 self._tree.programs.assume(tracked)
         for tracked in self._tree.pods.values():
-            if unwatched or (tracked.damaged and at_ns >= tracked.record_retry_at_ns):
+            if unwatched or at_ns >= tracked.retry_at_ns:
+                tracked.retry_at_ns = NEVER_NS
                 self._actuator.take_in_record(tracked)
             paused = tracked.pod.paused
             if paused is None and not unwatched:
@@ -126,6 +127,8 @@ class Distress:
             if unwatched:
                 self._actuator.answer_drift(tracked, self._tree.config)
                 self.check_oom(tracked, at_ns)
+        retries = (tracked.retry_at_ns for tracked in self._tree.pods.values())
+        self._actuator.retry_at_ns = min(retries, default=NEVER_NS)
 
     def _compare_containers(self, tracked: TrackedPod, at_ns: int) -> None:
         """Note a change of a pod's containers since they were last listed; a paused pod is resumed for it."""

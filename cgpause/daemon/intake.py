@@ -95,7 +95,7 @@ class Intake:
                 self.tree.update_facts(tracked, at_ns)
             self.actuator.take_in_record(tracked)
             # The daemon may have slept, because no pod was paused, or because all were protected.
-            if is_marked or tracked.pod.paused is not None:
+            if is_marked or tracked.pod.paused is not None or tracked.damaged:
                 schedule = schedule.awake().by(at_ns + SLOW_NS)
         if PodChange.CPU_MAX in change:
             self.actuator.answer_drift(tracked, config)

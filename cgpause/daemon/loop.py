@@ -116,6 +116,8 @@ class Loop:
         """
         if self.sample is None or not (self.schedule.asleep or self.schedule.quiet):
             return False
+        if at_ns >= self.intake.actuator.retry_at_ns:
+            return False  # a decision begins with a scan, which makes the retry
         try:
             quiet = self.schedule.quiet
             if quiet is not None and self.schedule.tight and not (self.schedule.asleep or self.intake.brake.stalls):

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field, replace
 
 from cgpause.config.settings import PauseConfig
-from cgpause.core.clock import NS_PER_S
+from cgpause.core.clock import NEVER_NS, NS_PER_S
 from cgpause.core.errors import CgpauseError
 from cgpause.core.model import Ended, Owner, OwnWord, Pod, PodUsage, QosClass
 from cgpause.core.parse import parse_flat_keyed, parse_limit, parse_reclaimable, parse_shmem
@@ -85,8 +85,8 @@ class TrackedPod:
     failure: str | None = None
     """Reason why the pod is protected until `failure_until_ns`, such as the kernel's refusal to pause it."""
     failure_until_ns: int = 0
-    record_retry_at_ns: int = 0
-    """Earliest time to read a damaged record again."""
+    retry_at_ns: int = NEVER_NS
+    """Time from which a record is read again that could not be read or replaced; NEVER_NS without one."""
     seen: SeenInPause = field(default_factory=lambda: SeenInPause(0))
     """Observations in the last pause; `seen_since` begins them anew."""
     processes: Processes = field(default_factory=Processes)

@@ -13,14 +13,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from helpers.actuating import Bench
+from helpers.actuating import ORIGINALS, Bench
 from helpers.fixtures import Patch
 from helpers.nodes import S, pod, sample
-from helpers.trees import pause_pod
+from helpers.trees import damage, lock_held, pause_pod
 
 from cgpause.config.settings import Config, MemoryHighConfig
 from cgpause.core.clock import NEVER_NS
-from cgpause.core.model import CgroupId, Ended, Headroom, Owner, PodUsage, Policy, Sample
+from cgpause.core.model import CgroupId, CpuMax, Ended, Headroom, Owner, PodUsage, Policy, Sample
 from cgpause.core.parse import MemInfo
 from cgpause.core.pod_names import Names
 from cgpause.daemon import intake as intake_module
@@ -287,6 +287,25 @@ def test_a_daemon_that_sleeps_looks_once_a_second_at_a_pod_whose_attributes_are_
     assert node.ns <= START_NS + MINUTES * 60 * S + 2 * S
 
 
+def test_a_record_that_is_locked_for_a_while_is_tried_again_within_seconds(
+    bench: Bench, node: Node, monkeypatch: Patch
+) -> None:
+    """Far from the limit a decision comes once a minute."""
+    monkeypatch.setattr("cgpause.daemon.actuate.now_ns", lambda: node.ns)
+    monkeypatch.setattr("cgpause.daemon.actuate.original_from_systemd", lambda _: CpuMax(50000, 100000))
+    node.run()
+    node.loop.intake.watch.add_pod(bench.tracked("b").cgroup, paused=False)
+    begun_ns = node.ns
+    damage(pause_pod(Path(bench.tree.root), bench.folders["b"]))
+    with lock_held(bench.folders["b"]):
+        while node.ns < begun_ns + 10 * S:
+            node.step()
+    assert bench.tracked("b").damaged
+    while node.ns < begun_ns + 14 * S:
+        node.step()
+    assert (bench.tracked("b").damaged, bench.cpu_max()) == (False, ORIGINALS)
+
+
 def quiet(*_: object, **__: object) -> None:
     """Do nothing, in place of a part of the loop."""
 
@@ -299,7 +318,9 @@ def resting_loop(
     sampler: Any = SimpleNamespace(
         headroom_bounds=lambda: bounds, headroom=headroom, kubepods=SimpleNamespace(current_bytes=0)
     )
-    intake: Any = SimpleNamespace(brake=part, psi=SimpleNamespace(on_kubepods=True), sleep_ns=lambda *_: sleep_ns)
+    actuator: Any = SimpleNamespace(retry_at_ns=NEVER_NS)
+    psi = SimpleNamespace(on_kubepods=True)
+    intake: Any = SimpleNamespace(brake=part, psi=psi, actuator=actuator, sleep_ns=lambda *_: sleep_ns)
     loop = Loop(part, 0, intake, sampler, part, part, part, State(), release=quiet)
     loop.sample = sample(1000 * S, 60, [PodUsage(1, pod("a"))])
     return loop
@@ -334,6 +355,14 @@ def test_the_headroom_is_read_in_full_only_if_its_bounds_do_not_suffice(
     assert loop._try_keep(1001 * S) is rests
     assert len(read) == reads
     assert loop.schedule.sample_at_ns == (1001 * S + S // 4 if rests else 0)
+
+
+def test_a_retry_that_is_due_does_not_wait_for_the_headroom_to_change() -> None:
+    loop = resting_loop((60, 65), lambda: Headroom(1000, 62, None, 0))
+    loop.schedule = Schedule(quiet=AT_REST)
+    loop.intake.actuator.retry_at_ns = 1001 * S
+    assert loop._try_keep(1001 * S - 1)
+    assert not loop._try_keep(1001 * S)
 
 
 def test_a_daemon_that_sleeps_while_memory_is_tight_plans_its_next_sample() -> None:

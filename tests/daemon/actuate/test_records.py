@@ -100,7 +100,7 @@ def test_a_pod_whose_lost_record_could_not_be_replaced_at_once_is_tried_again(be
     with lock_held(bench.folders["b"]):
         bench.read_record("b")
     assert bench.tracked("b").damaged
-    assert bench.tracked("b").record_retry_at_ns <= now_ns() + NS_PER_S
+    assert bench.tracked("b").retry_at_ns <= now_ns() + NS_PER_S
     assert (bench.actuator.counts.resume_failures, lines(caplog, "could not resume")) == (0, [])
     assert bench.paused() == ["b"]
     bench.read_record("b")
