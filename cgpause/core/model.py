@@ -64,7 +64,7 @@ class Result(StrEnum):
     STOPPED = "stopped"
     """The daemon stopped."""
     CRASHED = "crashed"
-    """The daemon had died; ExecStopPost= resumed the pod."""
+    """The daemon had died; ExecStopPost= resumed the pod, or the next daemon did, because it was not frozen yet."""
     BLIND = "blind"
     """Memory could not be read."""
     FOREIGN = "foreign"

@@ -15,6 +15,7 @@ from cgpause.core.errors import (
     DamagedRecordError,
     KernelLockError,
     KernelReadError,
+    MalformedError,
     PausedOtherwiseError,
 )
 from cgpause.core.model import (
@@ -162,7 +163,8 @@ class Actuator:
     def take_in_record(self, tracked: TrackedPod) -> None:
         """Take in a pod's record after another process (the CLI, an earlier daemon) wrote or removed it.
 
-        If the record is damaged or was removed, resume the pod; if it cannot be read, protect the pod.
+        If the record is damaged or was removed, resume the pod, and also if the daemon that wrote it died before it had
+        frozen the pod; if it cannot be read, protect the pod.
         """
         try:
             record = ledger.read_record(tracked.cgroup)
@@ -183,11 +185,36 @@ class Actuator:
             self._ended(tracked)
             self.counts.ended_elsewhere(tracked.pod.uid)
         if record is not None and tracked.pod.paused is None:
+            if self._undo_half_a_freeze(tracked, record):
+                return
             tracked.oom_kills = tracked.count_oom_kills()
             self._watch.add_pod(tracked.cgroup, paused=True)
         tracked.damaged = False
         ours = record is not None and record.owner is Owner.DAEMON
         tracked.pod = replace(tracked.pod, paused=record, distress=tracked.pod.distress if ours else None)
+
+    def _undo_half_a_freeze(self, tracked: TrackedPod, record: PauseRecord) -> bool:
+        """Resume a pod that a daemon was about to freeze when it died; return False if the pause is not such a one.
+
+        The policy would count the pod as paused while it runs. The next decision pauses it anew.
+        """
+        if record.owner is not Owner.DAEMON or record.mechanism is not Mechanism.FREEZE:
+            return False
+        try:
+            # Not the state in cgroup.events: a pod that was told to freeze may need a moment to do so.
+            if ledger.is_in_force(tracked.cgroup, record):
+                return False
+        except MalformedError:
+            pass  # an ordinary tree: the writer died between truncating the file and writing it
+        except CgpauseError:
+            return False
+        try:
+            return self.resume(tracked, "the daemon died before it had frozen the pod", Result.CRASHED)
+        except CgroupGoneError:
+            return True
+        except BusyError:
+            self._retry(tracked, NS_PER_S)
+            return True
 
     def _resume_without_record(self, tracked: TrackedPod, why: str) -> None:
         """Resume a pod without a readable record, from the daemon's memory of it or from systemd's value.
@@ -329,10 +356,11 @@ class Actuator:
             self._set_aside(tracked, "could not pause", e)
             self.take_in_record(tracked)  # the record is still there if the undo failed as well
             return
+        if not changed:
+            self.take_in_record(tracked)  # an operator has paused it first
+            return
         tracked.oom_kills = tracked.count_oom_kills()
         tracked.pod = replace(pod, paused=record)
-        if not changed:
-            return  # an operator has paused it first
         self.counts.reactions.observe((now_ns() - (sample.at_ns - sample.late_ns)) / NS_PER_S)
         self._report(
             make_event(

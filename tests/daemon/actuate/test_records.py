@@ -15,7 +15,7 @@ from helpers.actuating import BY_HAND, ORIGINALS, THROTTLE, Bench, lines
 from helpers.fixtures import Log, Patch
 from helpers.nodes import S
 from helpers.refusals import gone, unreadable
-from helpers.trees import damage, lock_held, records_left
+from helpers.trees import damage, lock_held, pause_pod, records_left
 
 from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.model import Mechanism, Owner, Result
@@ -180,6 +180,42 @@ def test_distress_goes_with_the_daemons_pause_and_stays_while_that_does(bench: B
     bench.actuator.take_in_record(tracked)
     assert tracked.pod.distress is None
     assert bench.record("a").owner is Owner.MANUAL
+
+
+@pytest.mark.parametrize("first", Mechanism)
+def test_a_pod_whose_freeze_a_dead_daemon_had_not_begun_is_resumed_and_can_be_paused_anew(
+    bench: Bench, first: Mechanism
+) -> None:
+    """It runs, and the policy would count it as paused."""
+    pod, tracked = bench.folders["b"], bench.tracked("b")
+    pause_pod(bench.fake.root, pod, mechanism=first)
+    if first is Mechanism.THROTTLE:
+        ledger.freeze(tracked.cgroup, "it grows")
+    (pod / "cgroup.freeze").write_text("0\n")
+    with lock_held(pod):
+        bench.read_record("b")
+    assert bench.paused() == []
+    assert tracked.retry_at_ns <= now_ns() + NS_PER_S, "the pause has not ended yet"
+
+    bench.read_record("b")
+    assert (bench.cpu_max(), bench.frozen(), records_left(bench.fake.root)) == (ORIGINALS, [], [])
+    assert [event.result for event in bench.kept] == [Result.CRASHED]
+    bench.pause("b", mechanism=Mechanism.FREEZE)
+    assert (bench.paused(), bench.frozen()) == (["b"], ["b"])
+
+
+@pytest.mark.parametrize("owner", Owner)
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_freeze_that_the_daemon_knows_or_an_operator_made_stays(bench: Bench, owner: Owner, frozen: bool) -> None:
+    """The freeze is asked for in cgroup.freeze; cgroup.events may say a moment later that it is complete."""
+    pod = pause_pod(bench.fake.root, bench.folders["b"], owner, Mechanism.FREEZE)
+    (pod / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+    if owner is Owner.DAEMON:
+        bench.read_record("b")
+    if not frozen:
+        (pod / "cgroup.freeze").write_text("0\n")
+    bench.read_record("b")
+    assert (bench.paused(), records_left(bench.fake.root)) == (["b"], [pod])
 
 
 def test_oom_kills_count_from_the_pause_that_is_taken_in(bench: Bench) -> None:
