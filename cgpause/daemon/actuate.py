@@ -256,8 +256,8 @@ class Actuator:
             self.counts.ended_elsewhere(pod.uid)
 
     def _retry(self, tracked: TrackedPod, wait_ns: int) -> None:
-        """Have a scan take in a pod's record again after `wait_ns`."""
-        tracked.retry_at_ns = now_ns() + wait_ns
+        """Have a scan take in a pod's record, and answer a drift, after `wait_ns`."""
+        tracked.retry_at_ns = min(tracked.retry_at_ns, now_ns() + wait_ns)
         self.retry_at_ns = min(self.retry_at_ns, tracked.retry_at_ns)
 
     def _ask_systemd(self, cgroup_path: str) -> CpuMax | None:
@@ -304,11 +304,16 @@ class Actuator:
                 return
             self._watch.add_pod(tracked.cgroup, paused=True)  # if the pause had been given up, its watch was removed
             record = ledger.reassert(tracked.cgroup, config.throttle.cpu_max)
-        except (CgroupGoneError, BusyError):
+        except CgroupGoneError:
+            return
+        except BusyError:
+            self._retry(tracked, NS_PER_S)
             return
         except CgpauseError as e:
             self._complain(tracked, "could not assert again", e)
-            if not isinstance(e, KernelReadError | KernelLockError):  # such as EMFILE: no other writer is at fault
+            if isinstance(e, KernelReadError | KernelLockError):  # such as EMFILE: no other writer is at fault
+                self._retry(tracked, NS_PER_S)
+            else:
                 tracked.drifts.add(at_ns, original=False)
             return
         if record is None:

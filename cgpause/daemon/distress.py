@@ -97,7 +97,7 @@ class Distress:
     def scan(self, at_ns: int, *, unwatched: bool) -> None:
         """Check the paused pods, once a second, for distress that no event reports; without inotify, for all distress.
 
-        Also read records again whose retry is due. Without inotify, read all records, and answer drifts.
+        Also take in the record, and answer drifts, of a pod whose retry is due; without inotify, of all pods.
         """
         if at_ns < self._scan_at_ns:
             return
@@ -112,6 +112,7 @@ class Distress:
             if unwatched or at_ns >= tracked.retry_at_ns:
                 tracked.retry_at_ns = NEVER_NS
                 self._actuator.take_in_record(tracked)
+                self._actuator.answer_drift(tracked, self._tree.config)
             paused = tracked.pod.paused
             if paused is None and not unwatched:
                 continue
@@ -125,7 +126,6 @@ class Distress:
             except CgpauseError:
                 continue
             if unwatched:
-                self._actuator.answer_drift(tracked, self._tree.config)
                 self.check_oom(tracked, at_ns)
         retries = (tracked.retry_at_ns for tracked in self._tree.pods.values())
         self._actuator.retry_at_ns = min(retries, default=NEVER_NS)

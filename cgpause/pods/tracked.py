@@ -86,7 +86,7 @@ class TrackedPod:
     """Reason why the pod is protected until `failure_until_ns`, such as the kernel's refusal to pause it."""
     failure_until_ns: int = 0
     retry_at_ns: int = NEVER_NS
-    """Time from which a record is read again that could not be read or replaced; NEVER_NS without one."""
+    """Time from which its record and cpu.max are read again, because one could not be read or replaced; or NEVER_NS."""
     seen: SeenInPause = field(default_factory=lambda: SeenInPause(0))
     """Observations in the last pause; `seen_since` begins them anew."""
     processes: Processes = field(default_factory=Processes)

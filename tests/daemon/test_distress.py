@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from unittest import mock
 
 import pytest
-from helpers.actuating import Bench
+from helpers.actuating import THROTTLE, Bench
 from helpers.daemons import NO_SACRIFICE, Start, pause_web
 from helpers.fixtures import Patch
 from helpers.nodes import MS, S
-from helpers.trees import FakeTree, cpu_max, wait_until
+from helpers.refusals import unreadable
+from helpers.trees import FakeTree, cpu_max, lock_held, wait_until
 
 from cgpause.config.settings import PodClass
+from cgpause.core.clock import NEVER_NS, now_ns
 from cgpause.daemon.distress import Distress
+from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.processes import TICK_NS, ResumeReason
 from cgpause.policy.limits import CONTAINERS_CHANGED
 
@@ -112,6 +117,24 @@ def test_a_container_that_an_event_has_reported_is_not_taken_for_another_after_l
     distress.note_lost_events(101 * S)
     distress.scan(101 * S, unwatched=False)
     assert (tracked.pod.distress, tracked.pod.changed_at_ns) == (None, 100 * S)
+
+
+@pytest.mark.parametrize("trouble", ["locked", "unreadable"])
+def test_a_drift_that_could_not_be_answered_is_answered_by_a_scan_soon(
+    bench: Bench, distress: Distress, trouble: str
+) -> None:
+    """Until the next refresh, a minute later, the pod would run."""
+    bench.pause("b")
+    locked, refused = lock_held(bench.folders["b"]), mock.patch.object(Cgroup, "read", unreadable)
+    troubled: AbstractContextManager[object] = locked if trouble == "locked" else refused
+    with troubled:
+        bench.drift(1)
+    assert bench.cpu_max()[1] == "30000 100000"
+    retry_at_ns = bench.actuator.retry_at_ns
+    assert retry_at_ns <= now_ns() + S
+    distress.scan(retry_at_ns, unwatched=False)
+    assert (bench.cpu_max()[1], bench.actuator.counts.drifts) == (str(THROTTLE), 1)
+    assert bench.actuator.retry_at_ns == NEVER_NS
 
 
 def test_after_lost_events_words_are_read_and_programs_looked_for_again(
