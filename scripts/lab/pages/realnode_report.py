@@ -56,7 +56,7 @@ def _loads(rows: list[Row]) -> list[str]:
             ", ".join(map(str, row["restarts"])),
             row["restarts_beside"],
             row["oom_kills"],
-            row["repeated"],
+            row.get("repeated", "-"),
             row.get("pauses", "-"),
             f"{row['longest_s']:.0f}" if "longest_s" in row else "-",
         )
@@ -110,7 +110,7 @@ def render(results: Row) -> str:
         "",
         "Each load has a row without and one with cgpause, and one figure for each round. *Pods beside* are",
         "the idle pods or the service. *Run again* counts rounds in which kubelet lost a job while its container",
-        "started; they are not in the other columns but kills and pauses.",
+        "started; they are not in the other columns but kills and pauses (-: not recorded).",
         "",
         *tables(run),
         "",
