@@ -12,7 +12,7 @@ from lab.bed.kubepods import make_uid
 from lab.measure import stock
 from lab.measure.stock_loads import LOADS, PROGRAMS, Load, Tools, programs
 from lab.pages.stock_report import LOADS as DESCRIBED
-from lab.pages.stock_report import where_worse
+from lab.pages.stock_report import merge, where_worse
 
 from cgpause.config.load import parse_config
 from cgpause.config.settings import Config
@@ -88,6 +88,22 @@ def test_each_respect_in_which_the_daemon_is_worse_is_reported(otherwise: dict[s
 def test_a_seed_with_restarts_that_no_run_without_a_daemon_has_is_reported() -> None:
     runs = [run("none"), run("none", seed=2, restarts=0), run("stock", restarts=0), run("stock", seed=2, restarts=1)]
     assert where_worse(runs) == ["`idle`, seed 2: 1 restarts of containers, 0 without a daemon."]
+
+
+def test_loads_that_are_measured_again_take_the_place_of_the_old_ones() -> None:
+    old = {"trials": [run("none"), run("stock"), run("none", load="paper2"), run("stock", load="paper2")]}
+    before = {"commit": "1234", "date": "2026-01-01", "runs": [old, {"trials": []}]}
+    new = {"trials": [run("none", total_s=20.0), run("stock", total_s=10.0)]}
+    after = merge(before, "5678", [new])
+    assert (after["commit"], after["runs"][1]) == ("1234", {"trials": []})
+    trials = after["runs"][0]["trials"]
+    assert [(one["load"], one["total_s"], one.get("again", "")[:11]) for one in trials] == [
+        ("idle", 20.0, "commit 5678"),
+        ("idle", 10.0, "commit 5678"),
+        ("paper2", 30.0, ""),
+        ("paper2", 30.0, ""),
+    ]
+    assert len(merge(before, "5678", [new, {"trials": []}])["runs"]) == 2
 
 
 def test_every_load_is_described() -> None:

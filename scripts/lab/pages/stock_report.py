@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from lab.measure.experiment_results import percent
 from lab.measure.stock import NONE, STOCK
 from lab.measure.stock_loads import IDLE_PODS
-from lab.pages.report import COUNTED_MACHINE, Report, Runs, group_by, table, total
+from lab.pages.report import COUNTED_MACHINE, Report, Run, Runs, dated, group_by, table, total
 
 SLOWER: Final = 1.02
 """Ratio of times above which a load counts as slower."""
@@ -80,7 +81,7 @@ where a pod has no limit.
 """
 
 _MEASURED = """\
-Measured with commit {commit} on {date}: Linux {kernel}, {machine}, {cpus} CPUs, in a VM, seeds {seeds}. Times of an
+Measured with {commits}: Linux {kernel}, {machine}, {cpus} CPUs, in a VM, seeds {seeds}. Times of an
 emulated VM depend on the other work of its host, unless it counts instructions: compare the two arms, nothing else.
 """
 
@@ -195,8 +196,7 @@ def render(results: dict[str, Any]) -> str:
         f"Peaks of the programs alone: {peaks}.",
         "",
         _MEASURED.format(
-            commit=results["commit"],
-            date=results["date"],
+            commits=_commits(results),
             kernel=run["kernel"],
             machine=run["machine"],
             cpus=run["cpus"],
@@ -206,4 +206,30 @@ def render(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-REPORT = Report("stock", render)
+def _commits(results: dict[str, Any]) -> str:
+    """Return commit and date of the measurement, and those of loads that were measured again later."""
+    words = [f"commit {results['commit']} on {results['date']}"]
+    later: dict[str, list[str]] = {}
+    for load, runs in group_by(results["runs"][0]["trials"], "load").items():
+        if "again" in runs[0]:
+            later.setdefault(runs[0]["again"], []).append(f"`{load}`")
+    words += [f"{', '.join(loads)} with {again}" for again, loads in later.items()]
+    return "; ".join(words)
+
+
+def merge(before: dict[str, Any], commit: str, runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the new results; of a run of some loads only, put their trials in the place of the old ones."""
+    results = dated(runs)
+    if len(runs) > 1:
+        return results
+    (new,), (old, counted) = runs, before["runs"]
+    again = {"again": f"commit {commit} on {results['date']}"}
+    trials = [trial | again for trial in new["trials"]]
+    measured = {trial["load"] for trial in trials}
+    trials += [trial for trial in old["trials"] if trial["load"] not in measured]
+    order = list(LOADS)
+    trials.sort(key=lambda trial: (order.index(trial["load"]), trial["seed"]))
+    return before | {"runs": [old | {"trials": trials}, counted]}
+
+
+REPORT = Report("stock", render, merge)
