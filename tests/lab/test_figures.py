@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from lab.bed.arms import CONFIG
 from lab.measure import liveness, tripwire
 from lab.measure.cost import parse_wakeups
 from lab.measure.runtimes import RUNTIMES, STARTS
 from lab.measure.slowdown import summarize
-from lab.pages import effects_report, runtimes_report
+from lab.measure.stock import NONE, STOCK
+from lab.pages import effects_report, policy_report, runtimes_report, stock_report
 from lab.pages.bench_report import merge
+from lab.pages.report import group_by, total
+from lab.vm.host import REPO
 
 from cgpause.pods.tracked import SPARED_S
 
@@ -87,3 +92,51 @@ def test_the_page_for_teams_says_what_was_measured() -> None:
     assert all(failures["batch: frozen for 60 s"])
     for arm in ("runs", "service: throttled for 9 s, three times", "batch: throttled for 60 s"):
         assert failures[arm] == (0, 0, 0)
+
+
+README_LOADS = (
+    "programs",
+    "paper2",
+    "idle",
+    "waiting-paced",
+    "waiting-backoff",
+    "waiting",
+    "nolimit-beside",
+    "nolimit",
+    "nolimit-half",
+)
+"""The loads of stock.json in the order of README's table; its last row adds them up."""
+
+
+def test_the_readme_says_what_stock_measured() -> None:
+    loads = group_by(stock_report.REPORT.load()["runs"][0]["trials"], "load")
+    assert sorted(loads) == sorted(README_LOADS)
+    rows = [loads[name] for name in README_LOADS]
+    expected = []
+    for runs in (*rows, [run for row in rows for run in row]):
+        none, stock = (group_by(runs, "arm")[arm] for arm in (NONE, STOCK))
+        share = total(stock, "total_s") / total(none, "total_s") - 1
+        expected.append(f"{total(none, 'restarts'):.0f} / {total(stock, 'restarts'):.0f} | {100 * share:+.0f} %")
+    shown = re.findall(r"\| (\d+ / \d+ \| [+\u2212]\d+ %) \|", (REPO / "README.md").read_text())
+    assert [row.replace("\u2212", "-") for row in shown] == expected
+
+
+def test_the_readme_says_what_the_daemon_costs_while_it_pauses() -> None:
+    shares = [
+        [
+            100 * total(runs, "daemon_cpu_s") / total(runs, "total_s")
+            for runs in group_by([one for one in measured["trials"] if one["arm"] == STOCK], "load").values()
+        ]
+        for measured in stock_report.REPORT.load()["runs"]
+    ]
+    on_two_cpus, counted = ([f"{figure(share):.0f}" for figure in (min, max)] for share in shares)
+    assert len(set(counted)) == 1
+    text = f"{counted[0]} % of a CPU on a machine that counts instructions, {' % to '.join(on_two_cpus)} % in the VM"
+    assert text in " ".join((REPO / "README.md").read_text().split())
+
+
+def test_the_page_about_policies_says_what_was_simulated() -> None:
+    (run,) = policy_report.REPORT.load()["runs"]
+    times = [cell.time for cell in policy_report.cells_of(run["waiting"], lambda one: str(one["load"]))]
+    text = f"take {-100 * max(times):.0f} % to {-100 * min(times):.0f} % less time"
+    assert text in " ".join((REPO / "docs/policies.md").read_text().split())
