@@ -250,9 +250,8 @@ def _amounts(growth: Growth, limit: int | None, claim: float, peaks: tuple[int, 
         left = highest + _above(highest, len(peaks)) - used
         if left <= 0:
             return float(used), used / 2, _GROWTH
-        # It is a little above its known peaks: it probably ends soon.
-        worst = left if left > used >> 4 else used >> 4
-        return worst, worst / 2, _PEAKS
+        # It is a little above its known peaks: it probably ends now.
+        return left if left > used >> 4 else used >> 4, 0.0, _PEAKS
     expected = total / higher if higher else max(growth.surge(), used >> 4) / 2
     worst = highest - used if limit is None else claim
     return worst, expected if expected < claim else claim, _PEAKS

@@ -191,9 +191,9 @@ class Way(NamedTuple):
 def way(active: Sequence[Demand], headroom: float, first: Demand | None, *, alone: bool = False) -> Way:
     """Return the slack and the blocked pods if growing pods reach their peaks one after another, nearest first.
 
-    `headroom` is in bytes. The first pod takes its worst demand, any other its grant. Then the pod frees
-    that and its `returns`. The way skips services, which never end and free nothing. It skips a pod whose whole grant
-    is `counted`: its peak is already covered. `alone` is whether the first pod has the only demand.
+    `headroom` is in bytes. The first pod takes its worst demand, any other its grant. Then the pod frees that and its
+    `returns`. The way skips services, which never end and free nothing. It skips a pod whose whole grant is `counted`,
+    and that has no `start`: its peak is already covered. `alone` is whether the first pod has the only demand.
     """
     slack = headroom if first is None else headroom - first.worst - (0.0 if alone else first.beyond)
     if first is not None:
@@ -203,7 +203,7 @@ def way(active: Sequence[Demand], headroom: float, first: Demand | None, *, alon
     for one in sorted(followers, key=lambda one: one.worst):
         if one.granted > headroom:
             blocked.add(one.usage.pod.cgroup)
-        elif one.counted < one.granted:
+        elif one.counted < one.granted or one.start:
             slack = min(slack, headroom - one.granted)
             headroom += one.returns
     return Way(slack, blocked)

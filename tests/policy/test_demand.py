@@ -68,9 +68,12 @@ def test_amounts(
 def test_a_pod_without_a_limit_above_its_peaks_needs_little_until_it_has_exceeded_them_by_much(
     used: float, peaks: tuple[float, ...], worst: float, basis: Basis
 ) -> None:
-    found = asked(growing(used), None, peaks=peaks, terms=BUSY)
+    known = growing(used, low=0)
+    found = asked(known, None, peaks=peaks, terms=BUSY)
     assert found.worst / MIB == pytest.approx(worst)
     assert found.basis is basis
+    idle = asked(known, None, peaks=peaks)
+    assert idle.granted == idle.fastest, "while a CPU is idle, a pause would cost time"
 
 
 @pytest.mark.parametrize(("idle_share", "start"), [(0.49, 0), (0.5, 80)])

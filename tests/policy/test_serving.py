@@ -170,18 +170,22 @@ def test_needs_within_noise_run_always() -> None:
 
 
 @pytest.mark.parametrize(
-    ("headroom", "start", "runs"),
+    ("headroom", "start", "returns", "runs"),
     [
-        pytest.param(200, 80, "Ab", id="fits"),
-        pytest.param(200, 0, "A", id="no-idle-cpu-or-no-peak"),
-        pytest.param(199.9, 80, "A", id="too-little-for-its-first-memory"),
+        pytest.param(200, 80, 30, "Ab", id="fits"),
+        pytest.param(200, 0, 30, "A", id="no-idle-cpu-or-no-peak"),
+        pytest.param(199.9, 80, 30, "A", id="too-little-for-its-first-memory"),
+        pytest.param(200, 80, 29.9, "A", id="it-would-be-paused-at-once"),
     ],
 )
 def test_while_a_cpu_is_idle_a_pod_with_a_known_peak_begins_beside_the_first_one(
-    headroom: float, start: float, runs: str
+    headroom: float, start: float, returns: float, runs: str
 ) -> None:
-    """The first pod keeps its worst demand and what may come beyond it."""
-    first = want("a", 100, beyond=20 * MIB)
+    """The first pod keeps its worst demand and what may come beyond it.
+
+    Once the second pod runs, its own peak has to fit behind that of the first one, too.
+    """
+    first = want("a", 100, beyond=20 * MIB, returns=returns)
     second = want("b", 150, newcomer=True, start=start * MIB)._replace(counted=150.0 * MIB)
     places = served(headroom, first, second).places
     assert "".join(p.usage.pod.uid.upper() if p.first else p.usage.pod.uid for p in places if p.runs) == runs
@@ -192,7 +196,7 @@ def test_it_begins_so_also_if_its_grant_fits_but_what_is_counted_of_it_does_not(
     start: float,
     runs: bool,
 ) -> None:
-    first = want("a", 100)
+    first = want("a", 100, returns=10)
     second = want("b", 150, 110, newcomer=True, start=start * MIB)._replace(counted=110.0 * MIB)
     assert (running(180, first, second) == "Ab") is runs
 
