@@ -12,6 +12,7 @@ The kernel takes the process's mmap_lock for it, which the process may hold for 
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from itertools import islice
 
@@ -26,6 +27,8 @@ from cgpause.kernel.processes import CREATING_S, RUNTIME, UNNAMED, UNNAMED_NS, r
 VARIABLE = b"CGPAUSE"
 _MOST_BYTES = 256 << 10
 """Most bytes read of one environment. kubelet puts the manifest's variables before those of a namespace's services."""
+_EMPTY_S = 0.1
+"""Time after which an empty environment is the program's own (env -i); in an exec it is empty for a moment."""
 _MOST_CONTAINERS = 64
 """Most containers of one reading; the next one goes on with the rest."""
 _MOST_PROCESSES = 64
@@ -37,6 +40,8 @@ class ContainerWords:
 
     def __init__(self) -> None:
         self._read: set[str] = set()
+        self._empty_since_s: dict[str, float] = {}
+        """Containers whose program had no environment, each with the time of the first such reading."""
         self.is_complete = False
         """Whether the last reading found the own program of each container that it saw."""
         self.is_refused = False
@@ -60,7 +65,8 @@ class ContainerWords:
                 continue
             if environ:
                 found.append(_word(environ))
-            if environ and is_program:
+            since_s = self._empty_since_s.setdefault(name, time.monotonic())
+            if is_program and (environ or time.monotonic() - since_s >= _EMPTY_S):
                 self._read.add(name)
             else:
                 self.is_complete = False

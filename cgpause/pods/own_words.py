@@ -133,6 +133,8 @@ class OwnWordsThread(OwnWords):
         """Whether the log has it that no other thread may start although a pod holds up the present one."""
         self._has_failed = False
         """Whether no thread could start at the last attempt, which is logged."""
+        self._asked: dict[CgroupId, int] = {}
+        """Number of requests for each unanswered pod: a reading does not answer one that came meanwhile."""
         self._lock = threading.Lock()
         """The thread and the loop take it to end a reading; neither holds it while a word is read."""
 
@@ -140,7 +142,9 @@ class OwnWordsThread(OwnWords):
         """Let the thread read the word of a pod; return False if it cannot now."""
         if pod.id in self._held_up or (self._thread is None and not self._start()):
             return False
-        self._unanswered.add(pod.id)
+        with self._lock:
+            self._unanswered.add(pod.id)
+            self._asked[pod.id] = self._asked.get(pod.id, 0) + 1
         self._requested.put(pod.id)
         return True
 
@@ -170,6 +174,7 @@ class OwnWordsThread(OwnWords):
         log.warning("own word of a pod not read %s", fields(cgroup=key.path, error="it takes too long", advice=advice))
         self._held_up.add(key)
         self._unanswered.discard(key)
+        self._asked.pop(key, None)
         del self._pending[key]
         self._reading = None
         self._start()
@@ -193,10 +198,11 @@ class OwnWordsThread(OwnWords):
             now_s = time.monotonic()
             # A second request may have come before its pod was left behind; the thread that is held up repeats it.
             new = [key for key in requested if key not in self._held_up]
-            self._unanswered.update(new)  # an earlier reading of the same pod may have answered the new request
-            self._pending |= {key: (ContainerWords(), now_s + CREATING_S) for key in new}
+            for key in new:
+                known = self._pending.get(key)
+                self._pending[key] = ContainerWords() if known is None else known[0], now_s + CREATING_S
             for key, (containers, until_s) in list(self._pending.items()):
-                self._reading = _Reading(key, time.monotonic())
+                self._reading, asked = _Reading(key, time.monotonic()), self._asked.get(key)
                 is_done = self._read(key, containers)
                 with self._lock:
                     if self._thread is not me:  # it took too long: another thread has the other pods
@@ -206,7 +212,9 @@ class OwnWordsThread(OwnWords):
                     self._reading = None
                     if is_done or now_s >= until_s:
                         del self._pending[key]
-                        self._unanswered.discard(key)
+                        if asked == self._asked.get(key):
+                            self._asked.pop(key, None)
+                            self._unanswered.discard(key)
 
     def _wait(self, wait_s: float | None) -> list[CgroupId]:
         """Return the pods that the loop requests; wait for the first one up to `wait_s` seconds."""

@@ -201,3 +201,18 @@ def test_a_process_that_has_ended_is_no_error_and_hides_none_that_runs(web: Path
     assert not known.is_complete
     put(containers(web)[1], 2**22 + 1, start_process({"CGPAUSE": "protect"}))
     assert read(web, known) is OwnWord.PROTECT
+
+
+def test_an_environment_that_stays_empty_is_the_programs_own(
+    web: Path, start_process: Start, monkeypatch: Patch
+) -> None:
+    """In an exec it is empty for a moment only."""
+    sandbox, container = containers(web)
+    put(sandbox, start_process({"PATH": "/"}))
+    put(container, start_process({}))
+    known = ContainerWords()
+    assert read(web, known) is None
+    assert not known.is_complete
+    monkeypatch.setattr(environment, "_EMPTY_S", 0.0)
+    assert read(web, known) is None
+    assert known.is_complete
