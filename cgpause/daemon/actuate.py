@@ -175,6 +175,7 @@ class Actuator:
             return
         except CgpauseError as e:
             self._set_aside(tracked, "record cannot be read", e)
+            self._retry(tracked, _RETRY_NS)
             return
         if record is None and (tracked.pod.paused is not None or tracked.damaged):
             self._resume_without_record(tracked, "its record was removed")
@@ -198,18 +199,23 @@ class Actuator:
 
         The policy would count the pod as paused while it runs. The next decision pauses it anew.
         """
-        if record.owner is not Owner.DAEMON or record.mechanism is not Mechanism.FREEZE:
+        if self._tree.dry_run or record.owner is not Owner.DAEMON or record.mechanism is not Mechanism.FREEZE:
             return False
         try:
-            # Not the state in cgroup.events: a pod that was told to freeze may need a moment to do so.
-            if ledger.is_in_force(tracked.cgroup, record):
-                return False
+            # Not the state in cgroup.events: a pod that was told to freeze may need a moment to do so. A living process
+            # that is about to write the freeze has the lock.
+            with tracked.cgroup.locked(wait_s=LOOP_LOCK_WAIT_S):
+                if ledger.is_in_force(tracked.cgroup, record):
+                    return False
+        except BusyError:
+            self._retry(tracked, NS_PER_S)
+            return True
         except MalformedError:
             pass  # an ordinary tree: the writer died between truncating the file and writing it
         except CgpauseError:
             return False
         try:
-            return self.resume(tracked, "the daemon died before it had frozen the pod", Result.CRASHED)
+            return self.resume(tracked, "it was not frozen, as if the daemon had died meanwhile", Result.CRASHED)
         except CgroupGoneError:
             return True
         except BusyError:

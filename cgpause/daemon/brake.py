@@ -288,7 +288,8 @@ class Brake:
             # No memory controller; or the daemon runs (or may run) in a pod: braked itself, it could not help.
             log.debug("memory.high left alone %s", fields(cgroup=cgroup.id.path))
             root.complaint = self._complaint
-            self.release("the daemon runs in a pod")  # a value that an earlier one, outside of pods, has left
+            if not self._tree.dry_run:
+                self.release("the daemon runs in a pod")  # a value that an earlier one, outside of pods, has left
             self._complaint, self._root = root.complaint, None
             cgroup.close()
             return

@@ -95,7 +95,7 @@ class Intake:
                 self.tree.update_facts(tracked, at_ns)
             self.actuator.take_in_record(tracked)
             # The daemon may have slept, because no pod was paused, or because all were protected.
-            if is_marked or tracked.pod.paused is not None or tracked.damaged:
+            if is_marked or tracked.pod.paused is not None or tracked.retry_at_ns < NEVER_NS:
                 schedule = schedule.awake().by(at_ns + SLOW_NS)
         if PodChange.CPU_MAX in change:
             self.actuator.answer_drift(tracked, config)
@@ -152,8 +152,8 @@ class Intake:
         for tracked in self.tree.pods.values():
             pod = tracked.pod
             started_lately = pod.protected is None and pod.changed_at_ns > lately_ns
-            # No event reports that an operator's pause expires or that a damaged record can be repaired: stay awake.
-            if started_lately or pod.paused is not None or tracked.damaged:
+            # No event reports that an operator's pause expires or that a retry is due: stay awake.
+            if started_lately or pod.paused is not None or tracked.retry_at_ns < NEVER_NS:
                 return None
         return sleep_ns
 
