@@ -5,6 +5,7 @@ An option that the file does not set keeps its default. The caller says whether 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -19,7 +20,8 @@ MAX_FILE_BYTES = 1024 * 1024
 # tomllib's time grows with the square of the parts in a dotted key: one of 64 KiB takes 16 s, one of 1 MiB an hour.
 # A file full of the worst lines of this length takes 7 s (measured, Python 3.11, a shared x86 machine).
 MAX_LINE_CHARACTERS = 1024
-
+_MISTAKES = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+"""Errors of a wrong path; after any other one the next attempt may succeed."""
 
 T = TypeVar("T")
 
@@ -50,7 +52,7 @@ def load_options(base: T, path: str, *, must_exist: bool = True) -> T:
         # A link to a missing file is an operator's mistake, not a request for the defaults.
         if isinstance(e, FileNotFoundError) and not must_exist and not os.path.islink(path):
             return base
-        kind = ConfigError if isinstance(e, FileNotFoundError) else ConfigUnreadableError
+        kind = ConfigError if e.errno in _MISTAKES else ConfigUnreadableError
         raise kind(path, (ConfigProblem(None, "", f"cannot be read: {e.strerror}"),)) from e
     return _parse(base, _decoded(data, path), path)
 

@@ -58,8 +58,8 @@ def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path, must_exist: 
     assert "is a directory" in file_problem(str(tmp_path), must_exist=must_exist).message
     assert "not a regular file" in file_problem(str(fifo), must_exist=must_exist).message
     assert "not a regular file" in file_problem("/dev/zero", must_exist=must_exist).message
-    assert "Not a directory" in file_problem(f"{file}/config.toml", must_exist=must_exist, later=True).message
-    assert "Too many levels" in file_problem(str(loop), must_exist=must_exist, later=True).message
+    assert "Not a directory" in file_problem(f"{file}/config.toml", must_exist=must_exist).message
+    assert "Too many levels" in file_problem(str(loop), must_exist=must_exist).message
 
 
 def test_a_file_we_may_not_read_is_an_error(tmp_path: Path, monkeypatch: Patch) -> None:
