@@ -13,6 +13,7 @@ from lab.measure import stock
 from lab.measure.stock_loads import LOADS, PROGRAMS, Load, Tools, programs
 from lab.pages.stock_report import LOADS as DESCRIBED
 from lab.pages.stock_report import merge, where_worse
+from lab.vm.host import LabError
 
 from cgpause.config.load import parse_config
 from cgpause.config.settings import Config
@@ -92,8 +93,9 @@ def test_a_seed_with_restarts_that_no_run_without_a_daemon_has_is_reported() -> 
 
 def test_loads_that_are_measured_again_take_the_place_of_the_old_ones() -> None:
     old = {"trials": [run("none"), run("stock"), run("none", load="paper2"), run("stock", load="paper2")]}
-    before = {"commit": "1234", "date": "2026-01-01", "runs": [old, {"trials": []}]}
-    new = {"trials": [run("none", total_s=20.0), run("stock", total_s=10.0)]}
+    facts = {"kernel": "6.1", "machine": "x86_64", "cpus": 2}
+    before = {"commit": "1234", "date": "2026-01-01", "runs": [facts | {"peaks_mib": {}} | old, {"trials": []}]}
+    new = facts | {"peaks_mib": {"xz": 9}, "trials": [run("none", total_s=20.0), run("stock", total_s=10.0)]}
     after = merge(before, "5678", [new])
     assert (after["commit"], after["runs"][1]) == ("1234", {"trials": []})
     trials = after["runs"][0]["trials"]
@@ -103,7 +105,10 @@ def test_loads_that_are_measured_again_take_the_place_of_the_old_ones() -> None:
         ("paper2", 30.0, ""),
         ("paper2", 30.0, ""),
     ]
+    assert after["runs"][0]["peaks_mib"] == {"xz": 9}
     assert len(merge(before, "5678", [new, {"trials": []}])["runs"]) == 2
+    with pytest.raises(LabError, match=r"measured with kernel 6\.12"):
+        merge(before, "5678", [new | {"kernel": "6.12"}])
 
 
 def test_every_load_is_described() -> None:

@@ -9,6 +9,7 @@ from lab.measure.experiment_results import percent
 from lab.measure.stock import NONE, STOCK
 from lab.measure.stock_loads import IDLE_PODS
 from lab.pages.report import COUNTED_MACHINE, Report, Run, Runs, dated, group_by, table, total
+from lab.vm.host import LabError
 
 SLOWER: Final = 1.02
 """Ratio of times above which a load counts as slower."""
@@ -213,7 +214,7 @@ def _commits(results: dict[str, Any]) -> str:
     for load, runs in group_by(results["runs"][0]["trials"], "load").items():
         if "again" in runs[0]:
             later.setdefault(runs[0]["again"], []).append(f"`{load}`")
-    words += [f"{', '.join(loads)} with {again}" for again, loads in later.items()]
+    words += [f"{', '.join(loads)} on two CPUs with {again}" for again, loads in later.items()]
     return "; ".join(words)
 
 
@@ -223,13 +224,16 @@ def merge(before: dict[str, Any], commit: str, runs: Sequence[Run]) -> dict[str,
     if len(runs) > 1:
         return results
     (new,), (old, counted) = runs, before["runs"]
+    for fact in ("kernel", "machine", "cpus"):
+        if new[fact] != old[fact]:
+            raise LabError(f"measured with {fact} {new[fact]}, the other loads with {old[fact]}: measure all of them")
     again = {"again": f"commit {commit} on {results['date']}"}
     trials = [trial | again for trial in new["trials"]]
     measured = {trial["load"] for trial in trials}
     trials += [trial for trial in old["trials"] if trial["load"] not in measured]
     order = list(LOADS)
     trials.sort(key=lambda trial: (order.index(trial["load"]), trial["seed"]))
-    return before | {"runs": [old | {"trials": trials}, counted]}
+    return before | {"runs": [old | {"trials": trials, "peaks_mib": new["peaks_mib"] or old["peaks_mib"]}, counted]}
 
 
 REPORT = Report("stock", render, merge)
