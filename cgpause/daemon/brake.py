@@ -62,8 +62,6 @@ class _Root:
     stall: Stall = field(default_factory=Stall)
     answered: Drifts = field(default_factory=lambda: Drifts(most_in_all=_MOST_ANSWERS))
     retry_at_ns: int = 0
-    complaint: str = ""
-    """The last error that was logged."""
     reached: int = 0
     """Count of stalls at memory.high when last read (memory.events.local)."""
 
@@ -76,7 +74,7 @@ class Brake:
         self._watch = watch
         self._root: _Root | None = None
         self._complaint = ""
-        """The last error of a root that is left alone."""
+        """The last error that was logged."""
         self._trips = Trips()
         self.drifts = 0
         """Foreign writes to memory.high answered since the start."""
@@ -156,7 +154,7 @@ class Brake:
             root.level = None if now is None else replace(now, tripwire=False)
             is_ours = now is not None or root.record is not None or isinstance(e, RestoreError)
             root.retry_at_ns = at_ns + (_SOON_NS if is_ours else _RETRY_NS)
-            _complain(root, logging.WARNING, "memory.high not set", e)
+            self._complain(root, logging.WARNING, "memory.high not set", e)
 
     def _unused(self) -> str | None:
         """Return why the daemon leaves memory.high alone; None if it uses it."""
@@ -231,10 +229,10 @@ class Brake:
             return True
         except CgpauseError as e:
             root.level = None
-            _complain(root, logging.WARNING, "memory.high not set", e)
+            self._complain(root, logging.WARNING, "memory.high not set", e)
             return True
         if record is None:
-            _leave(root, at_ns)
+            self._leave(root, at_ns)
             return True
         self.drifts += 1
         log.log(
@@ -261,7 +259,7 @@ class Brake:
         except CgroupGoneError:
             return True
         except CgpauseError as e:
-            _complain(root, logging.ERROR, "could not release memory.high", e)
+            self._complain(root, logging.ERROR, "could not release memory.high", e)
             return False
         root.record = None
         if released is not None:
@@ -283,14 +281,13 @@ class Brake:
             cgroup = self._tree.open(kubepods.id.path)
         except CgpauseError:
             return  # gone, or the refresh has logged the error
-        self._root = root = _Root(cgroup)
+        self._root = _Root(cgroup)
         if not cgroup.has(high.FILE) or any(tracked.holds_us is not False for tracked in self._tree.pods.values()):
             # No memory controller; or the daemon runs (or may run) in a pod: braked itself, it could not help.
             log.debug("memory.high left alone %s", fields(cgroup=cgroup.id.path))
-            root.complaint = self._complaint
             if not self._tree.dry_run:
                 self.release("the daemon runs in a pod")  # a value that an earlier one, outside of pods, has left
-            self._complaint, self._root = root.complaint, None
+            self._root = None
             cgroup.close()
             return
         self._watch.add_high(cgroup)
@@ -304,7 +301,7 @@ class Brake:
                 return
         record = _set(root, level.high_bytes, at_ns)
         if record is None:
-            _leave(root, at_ns)
+            self._leave(root, at_ns)
             return
         log.log(
             logging.INFO if now is None else logging.DEBUG,
@@ -318,26 +315,26 @@ class Brake:
             ),
         )
         root.level = level
-        root.complaint = ""
+        self._complaint = ""
+
+    def _leave(self, root: _Root, at_ns: int) -> None:
+        root.level = None
+        root.retry_at_ns = at_ns + _RETRY_NS
+        self._complain(
+            root, logging.INFO, "memory.high left alone", CgpauseError("another program has set a lower one")
+        )
+
+    def _complain(self, root: _Root, level: int, what: str, error: CgpauseError) -> None:
+        # Log each error once: it may come back every tick.
+        text = f"{root.cgroup.id.path}: {what}: {error}"
+        if text != self._complaint:
+            self._complaint = text
+            log.log(level, "%s %s", what, fields(cgroup=root.cgroup.id.path, error=error))
 
 
 def _set(root: _Root, level_bytes: int, at_ns: int) -> high.HighRecord | None:
     root.record = high.set_high(root.cgroup, level_bytes, at_ns, known=root.record)
     return root.record
-
-
-def _leave(root: _Root, at_ns: int) -> None:
-    root.level = None
-    root.retry_at_ns = at_ns + _RETRY_NS
-    _complain(root, logging.INFO, "memory.high left alone", CgpauseError("another program has set a lower one"))
-
-
-def _complain(root: _Root, level: int, what: str, error: CgpauseError) -> None:
-    # Log each error once: it may come back every tick.
-    complaint = f"{what}: {error}"
-    if complaint != root.complaint:
-        root.complaint = complaint
-        log.log(level, "%s %s", what, fields(cgroup=root.cgroup.id.path, error=error))
 
 
 def _count_reached(cgroup: Cgroup) -> int:
