@@ -22,7 +22,7 @@ from cgpause.core.errors import CgpauseError
 from cgpause.core.model import OwnWord
 from cgpause.core.parse import parse_variable
 from cgpause.kernel.cgroupfs import MOST_BELOW, Cgroup
-from cgpause.kernel.processes import CREATING_S, RUNTIME, UNNAMED, UNNAMED_NS, read_started_ns
+from cgpause.kernel.processes import CREATING_S, UNNAMED, is_runtime, read_started_ns
 
 VARIABLE = b"CGPAUSE"
 _MOST_BYTES = 256 << 10
@@ -65,12 +65,15 @@ class ContainerWords:
                 continue
             if environ:
                 found.append(_word(environ))
-            since_s = self._empty_since_s.setdefault(name, time.monotonic())
-            if is_program and (environ or time.monotonic() - since_s >= _EMPTY_S):
+            if is_program and (environ or self._stays_empty(name)):
                 self._read.add(name)
             else:
                 self.is_complete = False
         return strongest(*found)
+
+    def _stays_empty(self, name: str) -> bool:
+        now_s = time.monotonic()
+        return now_s - self._empty_since_s.setdefault(name, now_s) >= _EMPTY_S
 
 
 def strongest(*words: OwnWord | None) -> OwnWord | None:
@@ -103,11 +106,11 @@ def _first_environ(pod: Cgroup, name: str) -> tuple[bytes, bool]:
     started_ns, pid = min([one for one in started if one[0]], default=(0, pids[0]))  # 0: it has ended
     try:
         comm = _read(pid, "comm", 64).decode(errors="replace").strip()
-        # A runtime on a slow node, or a program for good (gVisor's sandbox has the name `exe`).
-        unnamed_ns = now_ns() - started_ns if UNNAMED.match(comm) else None
-        if RUNTIME.match(comm) or (unnamed_ns is not None and unnamed_ns < UNNAMED_NS):
+        age_ns = now_ns() - started_ns
+        if is_runtime(comm, age_ns):
             return b"", False
-        is_program = unnamed_ns is None or unnamed_ns >= CREATING_S * NS_PER_S
+        # One without a name of its own is a runtime on a slow node, or a program for good.
+        is_program = not UNNAMED.match(comm) or age_ns >= CREATING_S * NS_PER_S
         return _read(pid, "environ", _MOST_BYTES), is_program
     except PermissionError:
         raise

@@ -24,7 +24,7 @@ from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgpauseError, MalformedError
 from cgpause.core.parse import parse_first_listens, parse_tcp_in_use
 from cgpause.kernel.cgroupfs import MOST_BELOW, Cgroup
-from cgpause.kernel.processes import RUNTIME, UNNAMED, UNNAMED_NS, read_started_ns
+from cgpause.kernel.processes import is_runtime, read_started_ns
 
 PROC = "/proc"
 # To read net/tcp to its end, the kernel goes through the connections of the whole node: 1.4 ms for each file on a node
@@ -89,7 +89,7 @@ def inspect_pod(pod: Cgroup) -> Inside | None:
     sandbox is neither a runtime nor a program.
     """
     names = {pid: _text(pid, "comm") for pid in islice(_pids(pod, _TRIES_EACH), _TRIES * _TRIES_EACH)}
-    runtimes = {pid for pid, name in names.items() if RUNTIME.match(name) or UNNAMED.match(name)}
+    runtimes = {pid for pid, name in names.items() if is_runtime(name)}
     programs = [pid for pid, name in names.items() if name not in ("", _SANDBOX) and pid not in runtimes]
     if not any(names.values()):
         return None
@@ -114,7 +114,7 @@ def is_made(pod: Cgroup) -> bool | None:
                 continue
             pids = pod.pids(name) or _pids_below(pod, name)
             running = {_text(pid, "comm") for pid in pids[:_TRIES_EACH]} - {""}
-            if not running or any(RUNTIME.match(one) or UNNAMED.match(one) for one in running):
+            if not running or any(map(is_runtime, running)):
                 return False
             program = program or running != {_SANDBOX}
     except CgpauseError:
@@ -148,10 +148,8 @@ def refused_connections(pod: Cgroup) -> int | None:
 
 
 def _is_runtime(pid: int, name: str) -> bool:
-    """Return whether a process is that of a runtime, by its name, or by its age while it has no name of its own."""
-    if UNNAMED.match(name):  # gVisor's sandbox keeps the name `exe`
-        return now_ns() - read_started_ns(pid, PROC) < UNNAMED_NS
-    return RUNTIME.match(name) is not None
+    # The age is read only where it may matter.
+    return is_runtime(name) and is_runtime(name, now_ns() - read_started_ns(pid, PROC))
 
 
 def _listens(folder: str, count: str, table: str) -> bool:

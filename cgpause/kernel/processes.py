@@ -23,14 +23,14 @@ from cgpause.core.errors import CgpauseError, MalformedError
 from cgpause.core.parse import ProcessStatus, parse_process_status, parse_start_ticks
 from cgpause.kernel.cgroupfs import Cgroup
 
-RUNTIME = re.compile(r"(memfd:)?(runc([:_]|$)|crun([-_]|$)|krun$|youki)")
+_RUNTIME = re.compile(r"(memfd:)?(runc([:_]|$)|crun([-_]|$)|krun$|youki)")
 """Names of a process of a runtime that creates a container: runc names its steps `runc:[2:INIT]`. From Linux 6.14 on, a
 copy that a runtime runs from memory is `memfd:runc_clon` or `memfd:crun_clon`."""
 UNNAMED = re.compile(r"exe$|\d+$")
 """Names of such a process before it sets its own: runc and crun run copies of themselves as /proc/self/exe or
 /proc/self/fd/N."""
-UNNAMED_NS = 10 * NS_PER_S
-"""A process older than this with a name of `UNNAMED` is probably a program, and no runtime."""
+_UNNAMED_NS = 10 * NS_PER_S
+"""A process older than this with a name of `UNNAMED` is probably a program: gVisor's sandbox keeps the name `exe`."""
 CREATING_S = 130.0
 """Longest time for which a runtime is expected to create a container: kubelet waits for two minutes
 (runtimeRequestTimeout)."""
@@ -161,3 +161,8 @@ def read_started_ns(pid: int, proc: str = "/proc") -> int:
             return parse_start_ticks(f.read()) * TICK_NS
     except (OSError, MalformedError):
         return 0
+
+
+def is_runtime(name: str, age_ns: int = 0) -> bool:
+    """Return whether a process of this name and age is probably one of a runtime that creates a container."""
+    return _RUNTIME.match(name) is not None or (age_ns < _UNNAMED_NS and UNNAMED.match(name) is not None)
