@@ -12,7 +12,7 @@ import logging
 import queue
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -41,15 +41,15 @@ class OwnWords:
         self._root = root
         self._found: dict[CgroupId, OwnWord] = {}
         self._due: deque[CgroupId] = deque()
-        self._unanswered: set[CgroupId] = set()
-        """Requested pods of which something is left to read."""
+        self._unanswered: Counter[CgroupId] = Counter()
+        """Requested pods of which something is left to read, each with the number of requests since the last answer."""
         self._readers: list[threading.Thread] = []
         self.is_refused = False
         """Whether this process may not read the words of some pod."""
 
     def request(self, pod: Cgroup) -> bool:
         """Request the word of a pod with new containers; return False if it has to be requested again."""
-        self._unanswered.add(pod.id)
+        self._unanswered[pod.id] += 1
         self._due.append(pod.id)
         return True
 
@@ -81,7 +81,7 @@ class OwnWords:
                 if self._read(key, ContainerWords()) is None:
                     failed.append(key)
                 else:
-                    self._unanswered.discard(key)
+                    del self._unanswered[key]
         self._due.extend(failed)
 
     def _found_now(self) -> dict[CgroupId, OwnWord]:
@@ -133,8 +133,6 @@ class OwnWordsThread(OwnWords):
         """Whether the log has it that no other thread may start although a pod holds up the present one."""
         self._has_failed = False
         """Whether no thread could start at the last attempt, which is logged."""
-        self._asked: dict[CgroupId, int] = {}
-        """Number of requests for each unanswered pod: a reading does not answer one that came meanwhile."""
         self._lock = threading.Lock()
         """The thread and the loop take it to end a reading; neither holds it while a word is read."""
 
@@ -143,8 +141,7 @@ class OwnWordsThread(OwnWords):
         if pod.id in self._held_up or (self._thread is None and not self._start()):
             return False
         with self._lock:
-            self._unanswered.add(pod.id)
-            self._asked[pod.id] = self._asked.get(pod.id, 0) + 1
+            self._unanswered[pod.id] += 1
         self._requested.put(pod.id)
         return True
 
@@ -173,8 +170,7 @@ class OwnWordsThread(OwnWords):
         advice = "one of its processes may hang in the kernel; its own word does not count meanwhile"
         log.warning("own word of a pod not read %s", fields(cgroup=key.path, error="it takes too long", advice=advice))
         self._held_up.add(key)
-        self._unanswered.discard(key)
-        self._asked.pop(key, None)
+        del self._unanswered[key]
         del self._pending[key]
         self._reading = None
         self._start()
@@ -202,7 +198,7 @@ class OwnWordsThread(OwnWords):
                 known = self._pending.get(key)
                 self._pending[key] = ContainerWords() if known is None else known[0], now_s + CREATING_S
             for key, (containers, until_s) in list(self._pending.items()):
-                self._reading, asked = _Reading(key, time.monotonic()), self._asked.get(key)
+                self._reading, requests = _Reading(key, time.monotonic()), self._unanswered[key]
                 is_done = self._read(key, containers)
                 with self._lock:
                     if self._thread is not me:  # it took too long: another thread has the other pods
@@ -212,9 +208,8 @@ class OwnWordsThread(OwnWords):
                     self._reading = None
                     if is_done or now_s >= until_s:
                         del self._pending[key]
-                        if asked == self._asked.get(key):
-                            self._asked.pop(key, None)
-                            self._unanswered.discard(key)
+                        if requests == self._unanswered[key]:  # no request has come during the reading
+                            del self._unanswered[key]
 
     def _wait(self, wait_s: float | None) -> list[CgroupId]:
         """Return the pods that the loop requests; wait for the first one up to `wait_s` seconds."""
