@@ -187,6 +187,11 @@ class Pod:
         """`namespace/name`, or the UID while the name is unknown."""
         return f"{self.namespace}/{self.name}" if self.name is not None else self.uid
 
+    @property
+    def paused_since_ns(self) -> int:
+        """Start of its pause; 0 if it is not paused."""
+        return 0 if self.paused is None else self.paused.since_ns
+
 
 class PodUsage(NamedTuple):
     """A pod with its `memory.current`."""

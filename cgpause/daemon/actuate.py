@@ -202,25 +202,25 @@ class Actuator:
         if self._tree.dry_run or record.owner is not Owner.DAEMON or record.mechanism is not Mechanism.FREEZE:
             return False
         try:
-            # Not the state in cgroup.events: a pod that was told to freeze may need a moment to do so. A living process
-            # that is about to write the freeze has the lock.
-            with tracked.cgroup.locked(wait_s=LOOP_LOCK_WAIT_S):
-                if ledger.is_in_force(tracked.cgroup, record):
-                    return False
-        except BusyError:
-            self._retry(tracked, NS_PER_S)
-            return True
-        except MalformedError:
-            pass  # an ordinary tree: the writer died between truncating the file and writing it
-        except CgpauseError:
-            return False
-        try:
-            return self.resume(tracked, "it was not frozen, as if the daemon had died meanwhile", Result.CRASHED)
+            return not self._is_frozen(tracked, record) and self.resume(
+                tracked, "it was not frozen, as if the daemon had died meanwhile", Result.CRASHED
+            )
         except CgroupGoneError:
             return True
         except BusyError:
             self._retry(tracked, NS_PER_S)
             return True
+        except CgpauseError:
+            return False  # such as EMFILE: believe the record
+
+    def _is_frozen(self, tracked: TrackedPod, record: PauseRecord) -> bool:
+        # Not the state in cgroup.events: a pod that was told to freeze may need a moment to do so. A living process
+        # that is about to write the freeze has the lock.
+        with tracked.cgroup.locked(wait_s=LOOP_LOCK_WAIT_S):
+            try:
+                return ledger.is_in_force(tracked.cgroup, record)
+            except MalformedError:
+                return False  # an ordinary tree: the writer died between truncating the file and writing it
 
     def _resume_without_record(self, tracked: TrackedPod, why: str) -> None:
         """Resume a pod without a readable record, from the daemon's memory of it or from systemd's value.

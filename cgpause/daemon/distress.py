@@ -133,7 +133,7 @@ class Distress:
     def _compare_containers(self, tracked: TrackedPod, at_ns: int) -> None:
         """Note a change of a pod's containers since they were last listed; a paused pod is resumed for it."""
         paused = tracked.pod.paused
-        seen = tracked.seen_since(0 if paused is None else paused.since_ns)
+        seen = tracked.seen_since(tracked.pod.paused_since_ns)
         before = seen.children
         if before is None and tracked.below:  # listed before this pause, or before events were lost
             before = _children(tracked.below)

@@ -184,7 +184,7 @@ def decide_on_all(
 def _by_watermark(
     state: watermark.WatermarkState, sample: Sample, parts: _Groups, config: Config
 ) -> tuple[watermark.WatermarkState, tuple[Action, ...]]:
-    parts.paused.sort(key=_paused_since)
+    parts.paused.sort(key=lambda usage: usage.pod.paused_since_ns)
     all_paused = not parts.candidates and not any(
         usage.pod.protected is None and not usage.pod.no_program for usage, _ in parts.unstoppable
     )
@@ -375,7 +375,3 @@ def _next_ns(
         return interval_ns
     due_ns = min([_due_ns(pod, stretches[pod.cgroup], sample.at_ns, config) for _, pod in paused])
     return min(interval_ns, _PAUSED_CHECK_NS, max(due_ns - sample.at_ns, fast_ns))
-
-
-def _paused_since(usage: PodUsage) -> int:
-    return usage.pod.paused.since_ns if usage.pod.paused else 0

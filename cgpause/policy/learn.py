@@ -270,8 +270,7 @@ def _paused_used(old: Growth, used: int, usage: PodUsage, interval: _Interval) -
     if old.paused_used is None:
         return used
     was_unknown = interval.is_read and max(old.reclaimable, pod.reclaimable_bytes) > current >> 3
-    began_ns = 0 if pod.paused is None else pod.paused.since_ns
-    return used if was_unknown and began_ns > interval.since.read_at_ns else old.paused_used
+    return used if was_unknown and pod.paused_since_ns > interval.since.read_at_ns else old.paused_used
 
 
 def _grow(old: Growth, used: int, low: int, surge_ns: int, interval: _Interval) -> tuple[float, float, float, bool]:

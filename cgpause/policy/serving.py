@@ -243,7 +243,7 @@ def _overdue(active: Sequence[Demand], first: Demand | None, blocked: Container[
         for one in active
         if one.is_overdue and one is not first and not one.excused and one.usage.pod.cgroup not in blocked
     ]
-    return min(overdue, key=_paused_since, default=None)
+    return min(overdue, key=lambda one: one.usage.pod.paused_since_ns, default=None)
 
 
 def _due_bytes(overdue: Demand | None, one: Demand) -> float:
@@ -257,11 +257,6 @@ def _due_bytes(overdue: Demand | None, one: Demand) -> float:
     pod = one.usage.pod
     is_new_batch = one.newcomer and pod.kind is _BATCH and pod.priority <= overdue.usage.pod.priority
     return overdue.granted if one.is_paused or is_new_batch else 0.0
-
-
-def _paused_since(one: Demand) -> int:
-    paused = one.usage.pod.paused
-    return 0 if paused is None else paused.since_ns
 
 
 def _first(
