@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from cgpause.config.settings import Config, HowPaused
+from cgpause.config.settings import Config
 from cgpause.core.clock import NEVER_NS, NS_PER_S, now_ns
 from cgpause.core.errors import (
     BusyError,
@@ -20,7 +20,6 @@ from cgpause.core.errors import (
 )
 from cgpause.core.model import (
     Action,
-    CgroupId,
     CpuMax,
     Freeze,
     Mechanism,
@@ -34,13 +33,14 @@ from cgpause.core.model import (
     Sample,
 )
 from cgpause.core.parse import parse_cpu_max
+from cgpause.daemon.reports import Reports
 from cgpause.kernel.inotify import Watch
 from cgpause.kernel.logfmt import fields
 from cgpause.kernel.process import SpareDescriptors
 from cgpause.kernel.systemd import original_from_systemd
 from cgpause.ledger import ledger
 from cgpause.ledger.ledger import LOOP_LOCK_WAIT_S
-from cgpause.ledger.plan import PauseRequest, tighter
+from cgpause.ledger.plan import PauseRequest
 from cgpause.pods.containers import kill_containers
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
@@ -60,28 +60,20 @@ class Actuator:
     """Applies actions to the pods of one tree."""
 
     def __init__(self, tree: PodTree, watch: Watch, keep: Callable[[Event], None] | None = None) -> None:
-        self._keep = keep
         self._tree = tree
         self._watch = watch
-        self._complaints: dict[CgroupId, str] = {}
         self._ask_systemd_at_ns = 0
-        self._unreported: list[tuple[Event, int]] | None = None
-        """Events of the actions in progress, each with its log level; None outside of `apply`."""
         self.retry_at_ns = NEVER_NS
         """The earliest `TrackedPod.retry_at_ns`, or earlier; each scan finds it anew."""
         self.spare = SpareDescriptors()
         self.counts = Counts(now_ns())
         """Counters of actions and failures since the start."""
+        self._reports = Reports(self.counts, keep, dry_run=tree.dry_run)
 
     def apply(self, actions: Iterable[Action], sample: Sample, config: Config) -> None:
         """Carry actions out in order, then log and record their events: an action must not wait for the journal."""
-        self._unreported = []
-        try:
+        with self._reports.at_the_end():
             self._apply(actions, sample, config)
-        finally:
-            unreported, self._unreported = self._unreported, None
-            for event, level in unreported:
-                self._report(event, level)
 
     def _apply(self, actions: Iterable[Action], sample: Sample, config: Config) -> None:
         used = sample.headroom.used_pct
@@ -102,7 +94,7 @@ class Actuator:
             except CgroupGoneError:
                 continue  # ordinary: the next refresh drops it
             except BusyError as e:
-                self._complain(tracked, "busy", e, level=logging.INFO)
+                self._reports.complain(tracked.pod, "busy", e, level=logging.INFO)
 
     def resume(
         self,
@@ -133,13 +125,13 @@ class Actuator:
             return True
         except CgpauseError as e:
             self.counts.resume_failures += 1
-            self._complain(tracked, "could not resume", e, level=logging.ERROR)
+            self._reports.complain(tracked.pod, "could not resume", e, level=logging.ERROR)
             return False
         self._ended(tracked)
         if resumed is None or resumed.record is None:
             self.counts.ended_elsewhere(pod.uid)
             return True  # another process resumed it and reported that itself
-        self._report(resumed_event(pod, resumed, reason, result, used_pct=used_pct))
+        self._reports.report(resumed_event(pod, resumed, reason, result, used_pct=used_pct))
         return True
 
     def log_adopted(self, tracked: TrackedPod) -> None:
@@ -154,9 +146,9 @@ class Actuator:
 
     def forget(self, pod: Pod) -> None:
         """Forget a pod that is gone; if it was paused, log and record the end of its pause."""
-        self._complaints.pop(pod.cgroup, None)
+        self._reports.forget(pod.cgroup)
         if pod.paused is not None and not self._tree.dry_run:
-            self._report(
+            self._reports.report(
                 make_event(EventKind.GONE, pod, "the pod went while it was paused", pod.paused, result=Result.GONE)
             )
 
@@ -257,7 +249,7 @@ class Actuator:
         pod = tracked.pod
         self._ended(tracked)
         if resumed is not None:
-            self._report(resumed_event(pod, resumed, why, Result.LOST, record=pod.paused), logging.WARNING)
+            self._reports.report(resumed_event(pod, resumed, why, Result.LOST, record=pod.paused), logging.WARNING)
         elif pod.paused is not None:
             self.counts.ended_elsewhere(pod.uid)
 
@@ -281,7 +273,7 @@ class Actuator:
 
     def _ended(self, tracked: TrackedPod) -> None:
         """Clear the tracked state of a pause that is over."""
-        self._complaints.pop(tracked.pod.cgroup, None)
+        self._reports.forget(tracked.pod.cgroup)
         tracked.clear_pause(now_ns())
         self._unwatch(tracked)
 
@@ -316,7 +308,7 @@ class Actuator:
             self._retry(tracked, NS_PER_S)
             return
         except CgpauseError as e:
-            self._complain(tracked, "could not assert again", e)
+            self._reports.complain(tracked.pod, "could not assert again", e)
             if isinstance(e, KernelReadError | KernelLockError):  # such as EMFILE: no other writer is at fault
                 self._retry(tracked, NS_PER_S)
             else:
@@ -326,7 +318,7 @@ class Actuator:
             return
         tracked.drifts.add(at_ns, original=record.original == paused.original)
         tracked.pod = replace(tracked.pod, paused=record)
-        self._report(
+        self._reports.report(
             make_event(
                 EventKind.ASSERTED_AGAIN,
                 tracked.pod,
@@ -342,8 +334,8 @@ class Actuator:
         """Leave cpu.max to another writer for the rest of the hour; count and log that."""
         tracked.drifts.give_up()
         self.counts.given_up += 1
-        self._complaints.pop(tracked.pod.cgroup, None)  # perhaps of an hour ago
-        self._complain(tracked, "pause given up", error)
+        self._reports.forget(tracked.pod.cgroup)  # perhaps of an hour ago
+        self._reports.complain(tracked.pod, "pause given up", error)
 
     def _pause(self, tracked: TrackedPod, action: Pause, config: Config, sample: Sample) -> None:
         pod = tracked.pod
@@ -373,7 +365,7 @@ class Actuator:
         tracked.oom_kills = tracked.count_oom_kills()
         tracked.pod = replace(pod, paused=record)
         self.counts.reactions.observe((now_ns() - (sample.at_ns - sample.late_ns)) / NS_PER_S)
-        self._report(
+        self._reports.report(
             make_event(
                 EventKind.PAUSED,
                 pod,
@@ -394,7 +386,7 @@ class Actuator:
         except CgpauseError as e:
             self.counts.pause_failures += 1
             # Do not set it aside: that would end the pause, and a throttled pod grows more slowly than a running one.
-            self._complain(tracked, "could not freeze", e)
+            self._reports.complain(tracked.pod, "could not freeze", e)
             self.take_in_record(tracked)
             return
         if record is None or not changed:
@@ -403,7 +395,7 @@ class Actuator:
         tracked.pod = replace(tracked.pod, paused=record)
         event = make_event(EventKind.FROZE, tracked.pod, action.reason, record, used_pct=used)
         if action.grew:
-            self._report(event)
+            self._reports.report(event)
             return
         # The second step of an ordinary pause: the event at its end names the freeze, so the history gets no entry.
         self.counts.froze(event)
@@ -424,7 +416,7 @@ class Actuator:
             return
         # kubelet needs seconds to notice the kill. Then it needs a running pod to restart the containers in.
         tracked.spare(now_ns() + int(config.pause.settle_s * NS_PER_S))
-        self._report(
+        self._reports.report(
             make_event(
                 EventKind.SACRIFICED,
                 tracked.pod,
@@ -442,43 +434,12 @@ class Actuator:
             tracked.pod = replace(tracked.pod, distress="its containers were killed")
             self.resume(tracked, "its containers were killed", Result.SACRIFICED, used_pct=used)
 
-    def _report(self, event: Event, level: int = logging.INFO) -> None:
-        if self._unreported is not None:
-            self._unreported.append((event, level))
-            return
-        try:
-            self.counts.count(event)
-        except Exception:  # a bug: it must cost only a figure
-            log.exception("event not counted")
-        if self._tree.dry_run:
-            event = replace(event, what=f"would have {'frozen' if event.what == EventKind.FROZE else event.what}")
-        report(event, self._keep, level)
-
     def _unwatch(self, tracked: TrackedPod) -> None:
         self._watch.add_pod(tracked.cgroup, paused=False)
 
     def _set_aside(self, tracked: TrackedPod, what: str, error: CgpauseError, level: int = logging.WARNING) -> None:
         """Log a failure, and protect the pod for _RETRY_NS; the next decision then ends a pause of the daemon."""
-        self._complain(tracked, what, error, level)
+        self._reports.complain(tracked.pod, what, error, level)
         tracked.failure = f"{what}: {error}"
         tracked.failure_until_ns = now_ns() + _RETRY_NS
         tracked.pod = replace(tracked.pod, protected=tracked.pod.protected or tracked.failure)
-
-    def _complain(self, tracked: TrackedPod, what: str, error: CgpauseError, level: int = logging.WARNING) -> None:
-        # Log each error of a pod once: it may come back in every tick of the loop.
-        text = f"{what}: {error}"
-        if self._complaints.get(tracked.pod.cgroup) != text:
-            self._complaints[tracked.pod.cgroup] = text
-            log.log(level, "%s %s", what, fields(pod=tracked.pod.label, uid=tracked.pod.uid, error=error))
-
-
-def is_outdated(paused: PauseRecord, config: Config) -> bool:
-    """Return True if the daemon made a pause, and would make it in another way, or with another quota, by `config`."""
-    if paused.owner is not Owner.DAEMON:
-        return False
-    is_frozen = paused.mechanism is Mechanism.FREEZE
-    if config.mechanism is HowPaused.FREEZE:
-        return not is_frozen
-    # `auto` freezes only a pod that it has throttled.
-    quota_differs = paused.written != tighter(config.throttle.cpu_max, paused.original)
-    return quota_differs or (is_frozen and not config.mechanism.freezes)

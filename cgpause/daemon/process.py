@@ -30,7 +30,7 @@ from cgpause.core.errors import (
     HostError,
 )
 from cgpause.core.model import Owner, Policy, Result
-from cgpause.daemon.actuate import Actuator, is_outdated
+from cgpause.daemon.actuate import Actuator
 from cgpause.daemon.brake import Brake
 from cgpause.daemon.distress import Distress
 from cgpause.daemon.intake import Intake
@@ -45,6 +45,7 @@ from cgpause.kernel.notify import Notifier
 from cgpause.kernel.process import lock_memory, raise_descriptor_limit
 from cgpause.kernel.psi import PsiTriggers
 from cgpause.ledger import ledger
+from cgpause.ledger.plan import is_outdated
 from cgpause.pods.follow import Follower
 from cgpause.pods.names import names_thread
 from cgpause.pods.own_pod import POD_UID, own_pod_uid

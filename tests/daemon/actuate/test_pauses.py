@@ -18,9 +18,9 @@ from helpers.trees import lock_held, records_left
 from cgpause.config.settings import Config, HowPaused, ThrottleConfig
 from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Freeze, Mechanism, Owner, Pause, Result
-from cgpause.daemon.actuate import is_outdated
 from cgpause.kernel.inotify import Watch
 from cgpause.ledger import ledger
+from cgpause.ledger.plan import is_outdated
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)
@@ -83,7 +83,7 @@ def test_whatever_is_done_to_a_pod_is_told_once_to_log_and_history(bench: Bench,
 def test_all_pods_are_paused_before_any_is_told_of(bench: Bench, monkeypatch: Patch) -> None:
     """The journal may block the daemon."""
     seen: list[list[str]] = []
-    monkeypatch.setattr(bench.actuator, "_keep", lambda _: seen.append(bench.cpu_max()))
+    monkeypatch.setattr("cgpause.daemon.reports.report", lambda *_: seen.append(bench.cpu_max()))
     bench.pause("a", "b", "c")
     assert len(seen) == 3
     assert seen[0] == seen[-1] == bench.cpu_max()
