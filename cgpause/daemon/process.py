@@ -19,6 +19,7 @@ from dataclasses import replace
 from cgpause import __version__
 from cgpause.config.arguments import Options, parse_options
 from cgpause.config.load import load_config
+from cgpause.config.settings import Config, HowPaused
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import (
     BusyError,
@@ -29,7 +30,7 @@ from cgpause.core.errors import (
     Exit,
     HostError,
 )
-from cgpause.core.model import Owner, Policy, Result
+from cgpause.core.model import Mechanism, Owner, PauseRecord, Policy, Result
 from cgpause.daemon.actuate import Actuator
 from cgpause.daemon.brake import Brake
 from cgpause.daemon.distress import Distress
@@ -45,7 +46,7 @@ from cgpause.kernel.notify import Notifier
 from cgpause.kernel.process import lock_memory, raise_descriptor_limit
 from cgpause.kernel.psi import PsiTriggers
 from cgpause.ledger import ledger
-from cgpause.ledger.plan import is_outdated
+from cgpause.ledger.plan import tighter
 from cgpause.pods.follow import Follower
 from cgpause.pods.names import names_thread
 from cgpause.pods.own_pod import POD_UID, own_pod_uid
@@ -267,6 +268,18 @@ class Daemon:
         by_hand = sum(record is not None and record.owner is Owner.MANUAL for record in records)
         log.info("stopped %s", fields(not_resumed=left, paused_by_hand=by_hand))
         return left
+
+
+def is_outdated(paused: PauseRecord, config: Config) -> bool:
+    """Return True if the daemon made a pause, and would make it in another way, or with another quota, by `config`."""
+    if paused.owner is not Owner.DAEMON:
+        return False
+    is_frozen = paused.mechanism is Mechanism.FREEZE
+    if config.mechanism is HowPaused.FREEZE:
+        return not is_frozen
+    # `auto` freezes only a pod that it has throttled.
+    quota_differs = paused.written != tighter(config.throttle.cpu_max, paused.original)
+    return quota_differs or (is_frozen and not config.mechanism.freezes)
 
 
 def main(argv: list[str] | None = None) -> int:

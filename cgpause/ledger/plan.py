@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from cgpause.config.settings import Config, HowPaused
 from cgpause.core.errors import CgpauseError, PausedOtherwiseError, printable
 from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
 from cgpause.core.parse import parse_cpu_max, parse_number
@@ -117,15 +116,3 @@ def _refuse_frozen(cgroup: Cgroup) -> None:
         raise CgpauseError(
             f"{printable(cgroup.path)} is already frozen, and not by cgpause: left to the program that froze it"
         )
-
-
-def is_outdated(paused: PauseRecord, config: Config) -> bool:
-    """Return True if the daemon made a pause, and would make it in another way, or with another quota, by `config`."""
-    if paused.owner is not Owner.DAEMON:
-        return False
-    is_frozen = paused.mechanism is Mechanism.FREEZE
-    if config.mechanism is HowPaused.FREEZE:
-        return not is_frozen
-    # `auto` freezes only a pod that it has throttled.
-    quota_differs = paused.written != tighter(config.throttle.cpu_max, paused.original)
-    return quota_differs or (is_frozen and not config.mechanism.freezes)

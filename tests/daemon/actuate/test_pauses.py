@@ -18,9 +18,9 @@ from helpers.trees import lock_held, records_left
 from cgpause.config.settings import Config, HowPaused, ThrottleConfig
 from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Freeze, Mechanism, Owner, Pause, Result
+from cgpause.daemon.process import is_outdated
 from cgpause.kernel.inotify import Watch
 from cgpause.ledger import ledger
-from cgpause.ledger.plan import is_outdated
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)
