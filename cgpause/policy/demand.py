@@ -158,12 +158,10 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
     (used, _, top, low, _, base, rate, _, _, _, _, _, _, _, admitted, grew, excused, flow, squares, _, _, last_peak,
      _) = growth  # fmt: skip
     pod = usage.pod
-    limit, paused = pod.memory_max_bytes, pod.paused
+    limit, paused, capacity, idle_share = pod.memory_max_bytes, pod.paused, terms.capacity_bytes, terms.idle_share
     is_paused, newcomer, soon = paused is not None, not admitted, flow * ACTIVE_S
     claim: float = _INFINITE if limit is None else limit - used if limit > used else 0
-    limit = (
-        limit if limit is not None and limit < terms.capacity_bytes else None
-    )  # one as large as the node says nothing
+    limit = limit if limit is not None and limit < capacity else None  # one as large as the node says nothing
     fastest = rate * terms.reaction_s
     fastest = fastest if fastest < claim else claim
     active = False
@@ -172,7 +170,7 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
         worst = worst if worst < claim else claim
         active = claim >= 4096 and expected + used - low > terms.active_bytes
         if basis is _GROWTH:
-            worst = expected = max(worst * (1 - terms.idle_share), fastest)
+            worst = expected = max(worst * (1 - idle_share), fastest)
     beyond = beyond_bytes(used, peaks) if limit is None else 0.0
     if is_paused:
         counted, variance = growth.step(), 0.0
@@ -183,7 +181,7 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
         variance = variance if variance < claim * claim else claim * claim
     counted = counted if counted < claim else claim
     if active:
-        granted = expected * terms.idle_share + worst * (1 - terms.idle_share)
+        granted = expected * idle_share + worst * (1 - idle_share)
         granted = granted if granted > fastest else fastest
         if not excused:
             if newcomer or (is_paused and not soon):  # its growth is not known
@@ -194,11 +192,11 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
                 counted, variance = counted if counted > most else most, 0.0
             elif beyond and growth.may_take_first_memory() and not is_paused:
                 # It may have started beside others (`start`).
-                counted = max(counted, min(granted, first_bytes(terms.capacity_bytes) - growth.surge()))
+                counted = max(counted, min(granted, first_bytes(capacity) - growth.surge()))
     else:
         worst = granted = fastest
         basis = _NOTHING if not rate else _RATE if fastest < claim else _LIMIT
-    large = large_bytes(top, terms.capacity_bytes, terms.noise)
+    large = large_bytes(top, capacity, terms.noise)
     if beyond and last_peak and used <= low + large and not (is_paused or newcomer):
         # It has just freed memory, or still does while it ends: frozen, it would keep what the next pod needs. For pods
         # with a limit it costs time: simulated bursts take 6 % longer, with 292 kills instead of 303 (24 seeds).
@@ -225,10 +223,10 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
         0 if active and used - low > large else large,
         is_paused,
         paused_s > OVERDUE_S,
-        paused_s * terms.idle_share,
+        paused_s * idle_share,
         excused,
         beyond,
-        max(first_bytes(terms.capacity_bytes), fastest) if beyond and terms.idle_share >= _START_SHARE else 0.0,
+        max(first_bytes(capacity), fastest) if beyond and idle_share >= _START_SHARE else 0.0,
     ))  # fmt: skip
 
 
