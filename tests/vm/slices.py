@@ -132,10 +132,11 @@ class Node:
             pod.hold(mib)
 
     def tighten(self) -> None:
-        """Fill kubepods above the upper watermark; its processes use some memory as well."""
+        """Fill kubepods above the upper watermark (its processes use memory, too); wait until all pods are paused."""
         limit = int((KUBEPODS / "memory.max").read_text())
         missing = int(limit * 0.94) - int((KUBEPODS / "memory.current").read_text())
         self.filler.hold(CALM_MIB + (missing >> 20))
+        self.wait_paused()
 
     def relax(self) -> None:
         self.filler.hold(CALM_MIB)

@@ -139,7 +139,6 @@ def test_it_needs_no_more_than_the_manifest_gives_and_knows_its_own_pod(containe
 
 def test_pressure_pauses_all_but_its_own_pod_and_recovery_resumes(node: Node, container: Container) -> None:
     node.tighten()
-    node.wait_paused()
     assert own() == UNTOUCHED
     assert "cgpause itself runs in it" in run("podman", "exec", container.name, "cgpause", "status", "-ojson")
     node.relax()
@@ -150,7 +149,6 @@ def test_pressure_pauses_all_but_its_own_pod_and_recovery_resumes(node: Node, co
 @pytest.mark.parametrize("hook", [True, False], ids=["after-the-hook", "alone"])
 def test_a_stop_resumes_all(node: Node, container: Container, hook: bool) -> None:  # noqa: FBT001 - a table
     node.tighten()
-    node.wait_paused()
 
     if hook:
         run("podman", "exec", container.name, *container.manifest["lifecycle"]["preStop"]["exec"]["command"])
@@ -162,7 +160,6 @@ def test_a_stop_resumes_all(node: Node, container: Container, hook: bool) -> Non
 
 def test_a_killed_daemon_is_cleaned_up_after_at_once(node: Node, container: Container) -> None:
     node.tighten()
-    node.wait_paused()
 
     os.kill(container.daemon_pid(), 9)
 
@@ -172,7 +169,6 @@ def test_a_killed_daemon_is_cleaned_up_after_at_once(node: Node, container: Cont
 
 def test_what_a_killed_container_held_the_next_one_takes_over(node: Node, container: Container, image: str) -> None:
     node.tighten()
-    node.wait_paused()
     scope = Path(f"/proc/{container.daemon_pid()}/cgroup").read_text().strip().removeprefix("0::/")
     (KUBEPODS.parent / scope / "cgroup.kill").write_text("1")
     container.wait_exit()

@@ -188,7 +188,6 @@ def test_an_upgrade_with_pods_paused_keeps_configuration_and_manual_pauses(calm:
     run("cgpause", "pause", "default/small")
     by_hand = calm.small.record
     calm.tighten()
-    calm.wait_paused()
     pid, metrics_pid = main_pid(), main_pid(METRICS)
     later = deb_of("9.9", tmp_path)
     journal = Journal()
@@ -258,7 +257,6 @@ def test_it_is_not_removed_while_a_pod_cannot_be_resumed(calm: Node) -> None:
 def test_removal_resumes_everybody_and_keeps_configuration_and_history(calm: Node, before: set[str]) -> None:
     run("cgpause", "pause", "default/large")
     calm.tighten()
-    calm.wait_paused()
 
     run("dpkg", "--remove", "cgpause")
 
@@ -278,7 +276,6 @@ def test_removal_before_an_upgrade_is_configured_resumes_the_daemons_pauses(calm
     run(*DPKG, "-i", DEB)
     run("systemctl", "start", METRICS)
     calm.tighten()
-    calm.wait_paused()
     run(*DPKG, "--unpack", DEB)
     assert status() == f"unpacked {__version__}"
 

@@ -48,7 +48,6 @@ PODS = ("default/small", "default/medium", "default/large")
 def test_upgrade_while_pods_are_paused_keeps_originals_and_manual_pauses(calm: Node) -> None:
     run(COMMAND, "pause", "default/small")
     calm.tighten()
-    calm.wait_paused()
     old, before = (PREFIX / "current").resolve(), main_pid()
     # Another fingerprint makes the installer take this for another version.
     (old / "fingerprint").write_text("of the version before\n")
@@ -70,7 +69,6 @@ def test_upgrade_while_pods_are_paused_keeps_originals_and_manual_pauses(calm: N
 def test_pauses_come_in_ascending_order_and_history_and_journal_have_the_same_fields(calm: Node) -> None:
     journal = Journal()
     calm.tighten()
-    calm.wait_paused()
     assert calm.filler.is_as_before(), "a rule protects it"
     assert [pod.record and pod.record["original_cpu_max"] for pod in calm.pods] == [
         "max 100000",
@@ -144,7 +142,6 @@ def stop_daemon_of_paused_pods(node: Node) -> tuple[int, Journal]:
     60 s (`node_of_slices`) the watchdog ends the daemon.
     """
     node.tighten()
-    node.wait_paused()
     pid, journal = main_pid(), Journal()
     os.kill(pid, signal.SIGSTOP)
     node.relax()
@@ -178,14 +175,12 @@ def test_without_its_folder_the_unit_pauses_and_resumes_all_the_same(calm: Node)
 
 def pause_and_resume(node: Node) -> None:
     node.tighten()
-    node.wait_paused()
     node.relax()
     node.wait_as_before()
 
 
 def test_pause_is_asserted_again_after_daemon_reload(calm: Node) -> None:
     calm.tighten()
-    calm.wait_paused()
     journal = Journal()
 
     # After a daemon-reload, systemd writes its units' own quotas when any sibling is realized.
@@ -194,8 +189,6 @@ def test_pause_is_asserted_again_after_daemon_reload(calm: Node) -> None:
 
     journal.wait_for("asserted again pod=default/medium")
     calm.wait_paused()
-    calm.relax()
-    calm.wait_as_before()
 
 
 def test_killed_daemon_leaves_nobody_paused_and_comes_back_with_each_of_its_options(calm: Node) -> None:
@@ -231,7 +224,6 @@ def test_daemon_that_hangs_is_ended_by_the_watchdog_and_leaves_nobody_paused(cal
 def test_stop_resumes_the_daemons_pauses_and_a_manual_pause_outlives_it(calm: Node) -> None:
     assert "paused" in run(COMMAND, "pause", "default/small")
     calm.tighten()
-    calm.wait_paused()
 
     run("systemctl", "restart", "cgpause")
     assert calm.small.is_paused()
@@ -316,7 +308,6 @@ def test_a_unit_that_is_turned_away_leaves_alone_what_the_first_daemon_holds(cal
     run(*first, COMMAND, "--config", CONFIG, "run")
     try:
         calm.tighten()
-        calm.wait_paused()
         before = state()
         journal = Journal()
 
@@ -337,8 +328,6 @@ def test_a_unit_that_is_turned_away_leaves_alone_what_the_first_daemon_holds(cal
     said = journal.text()
     assert CLEANED_UP not in said
     assert said.count("adopted pod=default/") == 3
-    calm.relax()
-    calm.wait_as_before()
 
 
 def test_pods_are_resumed_although_nothing_can_be_written_to_tmp(calm: Node) -> None:
