@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from helpers.trees import wait_until
@@ -61,18 +62,23 @@ def systemd_is_up_to_date(*units: str) -> bool:
 
 
 @contextlib.contextmanager
-def unit_options(options: str) -> Iterator[None]:
-    """Set these options by the drop-in of docs/operations.md; afterwards restart the unit without them."""
-    path = Path(f"{UNIT}.d/override.conf")
+def drop_in(unit: Path, text: str) -> Iterator[None]:
+    """Have the manual's drop-in, override.conf, for a unit during the block; afterwards restart the unit without it."""
+    path = Path(f"{unit}.d/override.conf")
     path.parent.mkdir()
-    path.write_text(f'[Service]\nEnvironment="CGPAUSE_OPTIONS={options}"\n')
+    path.write_text(text)
     try:
         run("systemctl", "daemon-reload")
         yield
     finally:
         shutil.rmtree(path.parent)
         run("systemctl", "daemon-reload")
-        run("systemctl", "restart", "cgpause")
+        run("systemctl", "restart", unit.name)
+
+
+def unit_options(options: str) -> AbstractContextManager[None]:
+    """Set these options by the drop-in of docs/operations.md."""
+    return drop_in(UNIT, f'[Service]\nEnvironment="CGPAUSE_OPTIONS={options}"\n')
 
 
 @contextlib.contextmanager

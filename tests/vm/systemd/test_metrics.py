@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import shutil
 import stat
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from helpers.trees import wait_until
-from vm.installed import METRICS_UNIT, RUN, install, systemd_is_up_to_date
+from vm.installed import METRICS_UNIT, RUN, drop_in, install, systemd_is_up_to_date
 from vm.slices import CONFIG, CONFIG_TEXT, REPO, WHEELS, Node, main_pid, metrics, run, serves
-
-
-@contextlib.contextmanager
-def drop_in() -> Iterator[None]:
-    """Install the manual's drop-in for the metrics unit during the block."""
-    (text,) = re.findall(r"```ini\n(.*?)```", (REPO / "docs/metrics.md").read_text(), re.DOTALL)
-    path = Path("/etc/systemd/system/cgpause-metrics.service.d/override.conf")
-    path.parent.mkdir()
-    path.write_text(text)
-    try:
-        run("systemctl", "daemon-reload")
-        run("systemctl", "restart", "cgpause-metrics")
-        yield
-    finally:
-        shutil.rmtree(path.parent)
-        run("systemctl", "daemon-reload")
-        run("systemctl", "restart", "cgpause-metrics")
 
 
 def test_metrics_are_added_when_asked_for_and_served_by_nobody(calm: Node) -> None:
@@ -49,7 +29,6 @@ def test_metrics_are_added_when_asked_for_and_served_by_nobody(calm: Node) -> No
     assert re.search(r"^CapBnd:\t0+$", status, re.MULTILINE)
     assert metrics()['cgpause_degraded{what="inotify"}'] == metrics()['cgpause_degraded{what="psi"}'] == "0.0"
     calm.tighten()
-    calm.wait_paused()
     paused = 'cgpause_pod_pauses_total{namespace="default",pod="small",mechanism="throttle"}'
     wait_until(lambda: serves(paused, "1.0"), "the pause to be counted")
     run("systemctl", "stop", "cgpause")
@@ -68,7 +47,9 @@ def test_an_upgrade_keeps_the_metrics(calm: Node) -> None:
 
 
 def test_nobody_else_reaches_the_metrics_even_where_they_listen_on_all_addresses() -> None:
-    with drop_in():
+    (text,) = re.findall(r"```ini\n(.*?)```", (REPO / "docs/metrics.md").read_text(), re.DOTALL)
+    with drop_in(METRICS_UNIT, text):
+        run("systemctl", "restart", "cgpause-metrics")
         wait_until(lambda: serves("cgpause_up", "1.0"), "the metrics on the loopback")
         with pytest.raises(OSError, match="timed out"):
             urllib.request.urlopen("http://10.0.2.15:10912/metrics", timeout=5)
