@@ -57,6 +57,13 @@ def fetch(url: str) -> bytes:
         return body
 
 
+def answers(url: str) -> bool:
+    try:
+        return bool(fetch(url))
+    except urllib.error.URLError:
+        return False
+
+
 def ask(path: str, **parameters: str) -> Any:  # noqa: ANN401 - whatever Prometheus answers
     return json.loads(fetch(f"{API}/{path}?{urllib.parse.urlencode(parameters)}"))["data"]
 
@@ -87,14 +94,7 @@ def exporter(run_dir: Path) -> Iterator[str]:
     command += [f"--setenv=PYTHONPATH={os.environ['PYTHONPATH']}", sys.executable, "-P", "-m", "cgpause"]
     subprocess.run([*command, "metrics"], check=True)
     url = f"http://{DEFAULT_LISTEN}/metrics"
-
-    def answers() -> bool:
-        try:
-            return bool(fetch(url))
-        except urllib.error.URLError:
-            return False
-
-    wait_until(answers, "the exporter")
+    wait_until(lambda: answers(url), "the exporter")
     yield url
     subprocess.run(["systemctl", "stop", unit], check=True)
 
@@ -108,15 +108,12 @@ def prometheus() -> Iterator[None]:
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([*command, "--web.listen-address=127.0.0.1:9090"], stdout=log, stderr=log)
 
-    def answers() -> bool:
+    def is_ready() -> bool:
         assert process.poll() is None, (folder / "log").read_text()
-        try:
-            return bool(fetch("http://127.0.0.1:9090/-/ready"))
-        except urllib.error.URLError:
-            return False
+        return answers("http://127.0.0.1:9090/-/ready")
 
     try:
-        wait_until(answers, "Prometheus")
+        wait_until(is_ready, "Prometheus")
         yield
     finally:
         process.kill()

@@ -85,6 +85,14 @@ def status() -> str:
     return run("sh", "-c", "dpkg-query -W -f '${db:Status-Status} ${Version}' cgpause 2>/dev/null || true").strip()
 
 
+def commands_of(page: str, heading: str) -> list[str]:
+    """Return the shell commands in a section of a page of docs/."""
+    section = (REPO / "docs" / page).read_text().partition(f"### {heading}")[2].partition("\n### ")[0]
+    block = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
+    assert block
+    return block[1].splitlines()
+
+
 @pytest.fixture(scope="module")
 def node() -> Iterator[Node]:
     with node_of_slices() as node:
@@ -170,12 +178,9 @@ def test_the_installer_keeps_away_from_it(installed: str) -> None:
 
 
 def test_metrics_are_switched_on_as_the_manual_says(calm: Node) -> None:
-    section = (REPO / "docs/metrics.md").read_text().partition("### With the Debian package")[2].partition("\n### ")[0]
-    block = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
-    assert block
     CONFIG.write_text(PUBLISHING)
 
-    run("sh", "-ec", "\n".join([block[1], "systemctl reload cgpause"]))
+    run("sh", "-ec", "\n".join([*commands_of("metrics.md", "With the Debian package"), "systemctl reload cgpause"]))
 
     wait_until(lambda: serves("cgpause_up", "1.0"), "the daemon's figures")
     assert METRICS_WANTED.is_symlink()
@@ -297,14 +302,6 @@ def test_purge_leaves_nothing(before: set[str], node: Node) -> None:
     assert node.all_as_before()
 
 
-def pipx_commands() -> list[str]:
-    """Return the commands in docs/operations.md for pipx."""
-    section = (REPO / "docs/operations.md").read_text().partition("### With pipx")[2].partition("\n### ")[0]
-    block = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
-    assert block
-    return block[1].splitlines()
-
-
 @pytest.mark.long
 def test_what_the_manual_says_about_pipx_works(node: Node, before: set[str]) -> None:
     """Install as pipx does: a virtual environment, pip, and a link to the command; the image has no pipx.
@@ -318,7 +315,7 @@ def test_what_the_manual_says_about_pipx_works(node: Node, before: set[str]) -> 
         f'{environment}/bin/python -I "$(echo /usr/share/python-wheels/pip-*.whl)/pip" "$@"',
         f"ln -s {environment}/bin/cgpause /usr/local/bin/cgpause",
     ]
-    commands = pipx_commands()
+    commands = commands_of("operations.md", "With pipx")
     [at] = [index for index, line in enumerate(commands) if line.startswith("pipx install")]
     try:
         run("sh", "-ec", "\n".join([*commands[:at], *pipx, *commands[at + 1 :]]))
