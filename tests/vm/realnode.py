@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -173,6 +174,18 @@ Start = Callable[..., Daemon]
 
 def cpu_max(pod: Path) -> str:
     return (pod / "cpu.max").read_text().strip()
+
+
+@contextmanager
+def setting(path: str, value: str) -> Iterator[None]:
+    """Have another value in a file of /proc/sys during the block."""
+    file = Path(path)
+    before = file.read_text()
+    file.write_text(value)
+    try:
+        yield
+    finally:
+        file.write_text(before)
 
 
 def frozen(pod: Path) -> bool:

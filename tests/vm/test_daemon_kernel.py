@@ -24,6 +24,7 @@ from vm.realnode import (
     Start,
     cpu_max,
     pause_web,
+    setting,
 )
 
 from cgpause.ledger.record import XATTR
@@ -117,22 +118,13 @@ def test_a_pod_whose_record_is_lost_gets_its_original_back(node: Node, start: St
 
 
 def test_without_inotify_everything_is_still_noticed_and_with_it_again(node: Node, start: Start) -> None:
-    setting = Path("/proc/sys/fs/inotify/max_user_watches")
-    before = setting.read_text()
-    pod = node.add("web", 10, cpu_max="50000 100000")
-    node.add("filler", 10, namespace="kube-system")
-    setting.write_text("1")
-    try:
-        daemon = start()
+    with setting("/proc/sys/fs/inotify/max_user_watches", "1"):
+        pod, daemon = pause_web(node, start, cpu_max="50000 100000")
         daemon.wait_for_log("no inotify watch")
-        node.resize("filler", FULL_MIB - 20)
-        daemon.wait_for_pause("web")
         (pod / "cpu.max").write_text("70000 100000")
         daemon.wait_for_log("asserted again pod=default/web")
         late = node.add("late", 5)
         daemon.wait_for_pause("late")
-    finally:
-        setting.write_text(before)
     daemon.wait_for_log("all inotify watches work again")
     node.wait_until_cpu_max(late, PAUSED)  # it is a service, so it runs again and again
 
@@ -144,11 +136,7 @@ def test_without_inotify_everything_is_still_noticed_and_with_it_again(node: Nod
 
 def test_a_pod_is_paused_only_while_a_program_runs_in_it(node: Node, start: Start) -> None:
     """With nothing but its sandbox it takes no memory, and its next container could not be made: image, back-off."""
-    node.add("web", 10)
-    node.add("filler", 10, namespace="kube-system")
-    daemon = start(QUICK + LONG_PAUSES + "settle_s = 0.2\n")
-    node.resize("filler", FULL_MIB - 20)
-    daemon.wait_for_pause("web")
+    _, daemon = pause_web(node, start, QUICK + LONG_PAUSES + "settle_s = 0.2\n")
 
     spec = PodSpec("job", make_uid("job"), None, Tier.BURSTABLE, "default")
     node.specs["job"] = spec

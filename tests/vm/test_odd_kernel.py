@@ -6,13 +6,11 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from helpers.trees import records_left, wait_until
 from lab.bed.kubepods import Kubepods, PodSpec, enable_controllers, make_uid, remove_tree, spawn_into
-from vm.realnode import FULL_MIB, LIMIT_MIB, MIB, PAUSED, Daemon, Node, Start, cpu_max, pause_web
+from vm.realnode import FULL_MIB, LIMIT_MIB, MIB, PAUSED, Daemon, Node, Start, cpu_max, pause_web, setting
 
 from cgpause.core.clock import now_ns
 
@@ -36,17 +34,6 @@ def add_empty_pods(node: Node, count: int) -> list[str]:
 def appeared(daemon: Daemon, uids: list[str]) -> bool:
     log = daemon.log
     return all(f"pod appeared pod={uid}" in log for uid in uids)
-
-
-@contextmanager
-def setting(path: str, value: str) -> Iterator[None]:
-    file = Path(path)
-    before = file.read_text()
-    file.write_text(value)
-    try:
-        yield
-    finally:
-        file.write_text(before)
 
 
 def test_kubepods_that_goes_and_returns_is_followed(node: Node, start: Start) -> None:

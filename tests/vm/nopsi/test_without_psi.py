@@ -6,15 +6,12 @@ import json
 import os
 import subprocess
 
-from vm.realnode import FULL_MIB, PAUSED, Node, Start
+from vm.realnode import PAUSED, Node, Start, pause_web
 
 
 def test_headroom_alone_pauses_and_resumes(node: Node, start: Start) -> None:
     assert not os.path.exists("/proc/pressure/memory"), "this boot has PSI, so the test would prove nothing"
-    pod = node.add("web", 10, cpu_max="50000 100000")
-    node.add("filler", 10, namespace="kube-system")
-    daemon = start()
-    node.resize("filler", FULL_MIB - 20)
+    pod, daemon = pause_web(node, start, cpu_max="50000 100000")
 
     node.wait_until_cpu_max(pod, PAUSED)
 
