@@ -16,12 +16,11 @@ from typing import Any
 import pytest
 from helpers.trees import wait_until
 from lab.bed.kubepods import PodSpec, make_cgroup, make_uid, read_keyed, scope_name, spawn_into
-from vm.realnode import Node
+from vm.realnode import REPO, Node, sandbox
 
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.listening import Inside, inspect_pod, is_made, refused_connections
 
-REPO = Path(__file__).parents[2]
 SOCKETS = Path(__file__).with_name("sockets.py")
 LOOK = """
 import json, sys
@@ -110,9 +109,7 @@ class Pods:
     def look(self, without: str = "") -> dict[str, Any]:
         """Return class, CPU time, reclaimable memory, limit and protection of each pod, as a PodTree in the unit's
         sandbox finds them; `without` is a capability to take from it."""
-        unit = (REPO / "systemd" / "cgpause.service").read_text()
-        sandbox = unit.partition("# --- What it may not do ---")[2].partition("[Install]")[0]
-        options = [f"--property={line}" for line in sandbox.splitlines() if line and not line.startswith("#")]
+        options = sandbox()
         assert "--property=CapabilityBoundingSet=CAP_SYS_RESOURCE CAP_SYS_PTRACE CAP_DAC_READ_SEARCH" in options
         options = [option.replace(f" {without}", "") if without else option for option in options]
         assert "--property=PrivateNetwork=yes" in options
