@@ -28,7 +28,7 @@ from vm.realnode import MIB, Node, frozen
 
 from cgpause.core.errors import CgroupGoneError, KernelWriteError, RestoreError
 from cgpause.core.model import Mechanism
-from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
+from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
 from cgpause.ledger.record import XATTR
 
@@ -37,22 +37,8 @@ ORIGINALS = [("max 100000", 0), ("50000 100000", 20000), (TIGHT, 0)]
 
 
 @pytest.fixture
-def pausable_cgroup() -> Iterator[PausableCgroup]:
-    root = find_cgroup_root()
-    # The kernel gives children the cpu files only if their parent enables the controller.
-    Path(root, "cgroup.subtree_control").write_text("+cpu +memory\n")
-    path = f"cgpause-test-{os.getpid()}"
-    Path(root, path).mkdir()
-    yield PausableCgroup(root, path)
-    deadline = time.monotonic() + 300
-    while Path(root, path).exists():
-        try:
-            Path(root, path, "cgroup.kill").write_text("1\n")
-            Path(root, path).rmdir()
-        except OSError as e:
-            if e.errno != errno.EBUSY or time.monotonic() > deadline:  # killed processes take a moment to exit
-                raise
-            time.sleep(0.05)
+def pausable_cgroup(parent: Path) -> PausableCgroup:
+    return PausableCgroup(str(parent.parent), parent.name)
 
 
 @pytest.fixture
