@@ -9,15 +9,12 @@ from pathlib import Path
 
 import pytest
 from helpers.trees import wait_until
+from lab.bed.arms import systemctl
 
 from cgpause.policy.rules import OPT_OUT_XATTRS
 
 SLICE = "cgpausemarks-pod0.slice"
 OURS, *OOMDS = OPT_OUT_XATTRS
-
-
-def systemctl(*arguments: str) -> None:
-    subprocess.run(["systemctl", *arguments], check=True, capture_output=True)
 
 
 @pytest.fixture
