@@ -9,17 +9,7 @@ from hypothesis import strategies as st
 
 from cgpause.config.settings import Config, HowPaused, PauseConfig, ReserveConfig, WatermarkConfig
 from cgpause.core.memory_units import MIB
-from cgpause.core.model import (
-    CgroupId,
-    Headroom,
-    Owner,
-    Pod,
-    PodKind,
-    PodUsage,
-    Policy,
-    QosClass,
-    Sample,
-)
+from cgpause.core.model import CgroupId, Headroom, Owner, Pod, PodKind, PodUsage, Policy, QosClass, Sample
 from cgpause.policy.decide import Decision, State, decide
 from cgpause.policy.explain import explain
 from cgpause.policy.peaks import Peaks

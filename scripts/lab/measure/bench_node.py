@@ -11,18 +11,7 @@ from dataclasses import replace
 
 from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S, now_ns
-from cgpause.core.model import (
-    CpuMax,
-    Headroom,
-    Mechanism,
-    Owner,
-    Pause,
-    PauseRecord,
-    Pod,
-    PodUsage,
-    Resume,
-    Sample,
-)
+from cgpause.core.model import CpuMax, Headroom, Mechanism, Owner, Pause, PauseRecord, Pod, PodUsage, Resume, Sample
 from cgpause.policy.decide import State, decide
 from cgpause.policy.schedule import FAST_NS
 from lab.bed.kubepods import MIB

@@ -52,10 +52,7 @@ _PAGE = 4096
 _HOLDER_BYTES = 6 * MIB  # heap and page tables of the Python process in each pod
 _EVICTION_BYTES = 100 * MIB  # kubelet's default, memory.available<100Mi
 _UNIT = "cgpause-cost.service"
-CGPAUSE = {
-    "cgpause": "",
-    "cgpause, memory_high off": "[memory_high]\nenabled = false\n",
-}
+CGPAUSE = {"cgpause": "", "cgpause, memory_high off": "[memory_high]\nenabled = false\n"}
 """Configurations of cgpause; it is measured with each of them, beside the peers as Debian packages them."""
 
 # A pod that has LOW bytes and grows to HIGH and back for ever. If both are equal, it sleeps.

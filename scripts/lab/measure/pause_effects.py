@@ -302,10 +302,7 @@ def run() -> dict[str, Any]:
     about |= {"ping_s": PING_S, "ping_timeout_s": PING_TIMEOUT_S}
     found = []
     sandbox = (str(ensure_program("worker")), "pause")
-    with (
-        own_bed("effects") as (parent, folder),
-        Kubepods(parent, folder / "log", 256 * MIB, sandbox) as tree,
-    ):
+    with own_bed("effects") as (parent, folder), Kubepods(parent, folder / "log", 256 * MIB, sandbox) as tree:
         for number, arm in enumerate(ARMS):
             found.append(measure(tree, folder / str(number), arm))
             say(f"{found[-1]}")

@@ -92,10 +92,7 @@ class Pod:
         }
         if self.port is not None:
             # All other fields at Kubernetes' defaults: every 10 s, 1 s to answer, 3 failures.
-            container["livenessProbe"] = {
-                "httpGet": {"port": self.port, "path": "/"},
-                "initialDelaySeconds": 10,
-            }
+            container["livenessProbe"] = {"httpGet": {"port": self.port, "path": "/"}, "initialDelaySeconds": 10}
         paths = {"usr": "/usr", "lab": str(_GUEST), "out": str(OUT)}
         return {
             "apiVersion": "v1",
