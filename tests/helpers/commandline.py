@@ -72,7 +72,6 @@ def place(tree: FakeTree) -> list[str]:
 
 
 def argv(tree: FakeTree, *args: str) -> list[str]:
-    """Return the command line of a process."""
     return [sys.executable, "-m", "cgpause", *place(tree), *args]
 
 

@@ -119,7 +119,6 @@ class PausableCgroup:
         return CgroupState(self._read("cpu.max"), self._read("cpu.max.burst"), self._read("cgroup.freeze"), record)
 
     def record(self) -> PauseRecord:
-        """Return the record of the pause."""
         return decode_record(os.getxattr(self.folder, XATTR))
 
     def _read(self, file: str) -> str:
@@ -142,7 +141,6 @@ class Scenario:
         self.prepare(cgroup)
 
     def steps(self, cgroup: PausableCgroup) -> list[str]:
-        """Run the operation from the start to its end; return its steps."""
         self.set_up(cgroup)
         return count_steps(cgroup, self.operation)
 

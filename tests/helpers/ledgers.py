@@ -31,7 +31,6 @@ def high_state(folder: Path) -> tuple[str, bool]:
 
 
 def refusal(cgroup: Cgroup, name: str, code: int = errno.EIO) -> KernelWriteError:
-    """Return the error of a refused write."""
     return KernelWriteError(f"{cgroup.path}/{name}", OSError(code, os.strerror(code)), "1")
 
 
