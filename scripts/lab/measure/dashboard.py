@@ -38,7 +38,6 @@ _LIMIT = 4 * GIB
 
 
 def _cpu_ns(pid: int) -> int:
-    """Return the CPU time of a process so far."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
 
 

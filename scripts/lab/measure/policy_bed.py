@@ -54,7 +54,6 @@ UNLIMITED: Final = "unlimited"
 RESERVE: Final = "reserve"
 ARMS: Final = (NONE, UNLIMITED, RESERVE)
 URGENT: Final = "urgent"
-_DIGITS: Final = 3
 WAITING: Final = {
     f"{gib} GiB, {count} CPUs, limit 1/{share}": (gib, count, share)
     for gib, count in ((1, 2), (4, 4), (8, 4), (16, 8), (64, 16))
@@ -139,7 +138,7 @@ def do(task: Task) -> dict[str, Any]:
             found = asdict(noise(task.cpus, seed=task.seed))
     values = asdict(task) | found
     return {
-        name: round(value, _DIGITS) if isinstance(value, float) else value
+        name: round(value, 3) if isinstance(value, float) else value
         for name, value in values.items()
         if name not in ("part", "finished_names")
     }

@@ -2,10 +2,9 @@
 
 It needs root in a VM with crun and runc. The daemon must not pause a pod while a runtime makes a container in it: it
 spares the pod from the creation of the container's cgroup until it sees the program (`pods/programs.py`), or for
-`tracked.SPARED_S` and while it sees a runtime there.
-Here, as in the daemon, inotify reports that creation; the container's program writes the time at which it runs. The
-container is started as soon as it is created. The work of kubelet and of a runtime's own daemon is not part of the
-time.
+`tracked.SPARED_S` and while it sees a runtime there. Here, as in the daemon, inotify reports that creation; the
+container's program writes the time at which it runs. The container is started as soon as it is created. The work of
+kubelet and of a runtime's own daemon is not part of the time.
 """
 
 from __future__ import annotations

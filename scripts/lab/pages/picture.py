@@ -26,12 +26,8 @@ def picture(path: Path, height: float) -> Iterator[Figure]:
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(11, height), layout="constrained")
         yield figure
-        _save(figure, path)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=_DPI)
-    with Image.open(image) as drawn:
-        few = drawn.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
-        few.save(path, format="png", optimize=True)
+        image = io.BytesIO()
+        figure.savefig(image, format="png", dpi=_DPI)
+        with Image.open(image) as drawn:
+            few = drawn.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
+            few.save(path, format="png", optimize=True)
