@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
+import os
 import signal
 import socket
-import struct
 import sys
 from pathlib import Path
-
-_SIOCSIFFLAGS = 0x8914
-_IFF_UP = 1
 
 
 def open_sockets(kind: str) -> list[socket.socket]:
@@ -38,15 +34,10 @@ def open_sockets(kind: str) -> list[socket.socket]:
     return [listener, *pairs]
 
 
-def bring_loopback_up() -> None:
-    """Bring the loopback up, which is down in a new network namespace."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
-
-
 def main() -> None:
     """Open the sockets, create the file, and keep the sockets until killed."""
-    bring_loopback_up()
+    # In a new network namespace the loopback is down.
+    assert os.spawnlp(os.P_WAIT, "ip", "ip", "link", "set", "lo", "up") == 0
     held = open_sockets(sys.argv[1])
     Path(sys.argv[2]).touch()
     signal.pause()
