@@ -45,10 +45,12 @@ class KeyDecoder:
         self._text += self._decode(data)
         keys: list[str] = []
         while self._text:
-            taken = self._take(keys)
-            if not taken:
+            length, key = self._first()
+            if not length:
                 break
-            self._text = self._text[taken:]
+            self._text = self._text[length:]
+            if key is not None:
+                keys.append(key)
         return keys
 
     def flush(self) -> list[str]:
@@ -56,37 +58,27 @@ class KeyDecoder:
         lone, self._text = self._text == "\x1b", ""
         return [ESC] if lone else []
 
-    def _take(self, keys: list[str]) -> int:
-        """Append the first key to `keys`, if it is known; return its length in characters, or 0 if incomplete."""
+    def _first(self) -> tuple[int, str | None]:
+        """Return the length in characters of the first key, 0 if it is incomplete, and the key, None if unknown."""
         text = self._text
         if text[0] != "\x1b":
-            char = text[0]
-            if char in _CONTROLS:
-                keys.append(_CONTROLS[char])
-            elif char.isprintable():
-                keys.append(char)
-            return 1
+            return 1, text[0] if text[0].isprintable() else _CONTROLS.get(text[0])
         match = _CSI.match(text)
         if match is not None:
             sequence, final = match[0][2:-1], match[1]
             key = _TILDE.get(sequence.partition(";")[0]) if final == "~" else _FINAL.get(final)
-            if key is not None:
-                keys.append(key)
-            return match.end()
+            return match.end(), key
         if text[1:2] == "O":
             if len(text) < 3:
-                return 0
-            key = ENTER if text[2] == "M" else _FINAL.get(text[2])
-            if key is not None:
-                keys.append(key)
-            return 3
+                return 0, None
+            return 3, ENTER if text[2] == "M" else _FINAL.get(text[2])
         if text[1:2] == "\x1b":  # an ESC key, then an ESC key or a sequence
-            keys.append(ESC)
-            return 1
+            return 1, ESC
         string = _STRING.match(text)
         if string is not None:
-            return string.end()
+            return string.end(), None
         if (_CSI_PREFIX.fullmatch(text) or _STRING_PREFIX.fullmatch(text)) and len(text) <= _LONGEST:
-            return 0
+            return 0, None
         # An invalid sequence, of which no byte is a key; or Alt and a key.
-        return len(text) if text[1:2] == "[" or len(text) > _LONGEST else 2
+        length = len(text) if text[1:2] == "[" or len(text) > _LONGEST else 2
+        return length, None
