@@ -78,7 +78,7 @@ def pause(
         note(
             make_event(EventKind.PAUSED, tracked.pod, record.reason, record, cpu_max_from=original, cpu_max_to=written)
         )
-        return _describe_pause(record)
+        return "paused: frozen" if written is None else f"paused: cpu.max {original} -> {written}"
     _refuse_broken(tracked.cgroup, record)
     if _only_ends_otherwise(record, request, mechanism):
         ends = ledger.set_end(tracked.cgroup, Owner.MANUAL, request.expires_ns)
@@ -198,12 +198,6 @@ def would_release(kubepods: Cgroup) -> str:
     if released.foreign:
         return f"would keep its memory.high {high.text(released.high_bytes)}: another program wrote it"
     return "would get its memory.high back"
-
-
-def _describe_pause(record: PauseRecord) -> str:
-    if record.written is None:
-        return "paused: frozen"
-    return f"paused: cpu.max {record.original} -> {record.written}"
 
 
 def _describe_existing(record: PauseRecord, at_ns: int) -> str:
