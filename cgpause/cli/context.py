@@ -56,14 +56,12 @@ class Globals(Places):
 
         found: dict[PauseKey, PauseRecord] = {}
         boot = boot_id()
-        try:
+        with suppress(CgpauseError):  # without cgroup v2 no pod can be paused
             for pod, cgroup in paused_cgroups(self.root(), lambda *_: None):
                 with suppress(CgpauseError):
                     record = ledger.read_record(cgroup)
                     if record is not None and boot is not None:
                         found[PauseKey(boot, pod.uid, record.since_ns)] = record
-        except CgpauseError:
-            return found  # without cgroup v2 no pod can be paused
         return found
 
     def root(self) -> str:
