@@ -219,7 +219,8 @@ class _Reader:
         converted = _scalar(kind, entry.option, value)
         if converted is not _BAD:
             return converted
-        return self._add(path, f"found {shown(value)}; allowed: {_allowed(kind, entry.option)}{_hint(kind, value)}")
+        hint = _nearest(value, list(kind)) if isinstance(value, str) and issubclass(kind, StrEnum) else ""
+        return self._add(path, f"found {shown(value)}; allowed: {_allowed(kind, entry.option)}{hint}")
 
     def _unknown(self, key: str, value: object, known: Iterable[Entry], path: Path) -> str:
         is_section = isinstance(value, Mapping) or (
@@ -291,12 +292,6 @@ def shown(value: object) -> str:
     if isinstance(value, Mapping):
         return "a section"
     return "a list" if isinstance(value, list | tuple) else f"a date or time ({value})"
-
-
-def _hint(kind: Type, value: object) -> str:
-    if isinstance(value, str) and issubclass(kind, StrEnum):
-        return _nearest(value, [str(choice) for choice in kind])
-    return ""
 
 
 def _nearest(word: str, known: list[str]) -> str:
