@@ -118,11 +118,6 @@ class Engine:
         """CPU time used so far by pods and kubelet."""
         return self._cpu_s + self._busy_cpus() * (self.now_s - self._then_s)
 
-    @property
-    def idle_cpus(self) -> float:
-        """Number of idle CPUs."""
-        return max(self.cpus - self._busy_cpus(), 0.0)
-
     def settle(self, pod: SimPod) -> None:
         """Update the memory and CPU time of a pod."""
         got_s = self._got_s(pod)
