@@ -10,6 +10,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, TextIO, cast
 
 import typer
@@ -22,13 +23,7 @@ from cgpause.cli.stream import Stream
 from cgpause.cli.usage import Command, Format, Group, JsonOutput, Output
 from cgpause.core.errors import Exit, printable
 from cgpause.core.model import Mechanism
-from cgpause.core.paths import (
-    DEFAULT_CONFIG,
-    DEFAULT_LISTEN,
-    DEFAULT_LOG_DIR,
-    DEFAULT_RUN_DIR,
-    DEFAULT_STATE_DIR,
-)
+from cgpause.core.paths import DEFAULT_CONFIG, DEFAULT_LISTEN, DEFAULT_LOG_DIR, DEFAULT_RUN_DIR, DEFAULT_STATE_DIR
 from cgpause.offline.simulate import Arm
 
 app = typer.Typer(
@@ -45,6 +40,8 @@ _ACT = "Act by hand"
 _NODE = "The node and the daemon"
 _OF_PODS = ("status", "explain", "history", "pause", "resume")
 """The commands that --namespace limits."""
+_option = partial(typer.Option, show_default=False)
+"""Makes an option without typer's note of the default: its help text has the default, in our words."""
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes; write nothing.")]
 
 
@@ -73,10 +70,9 @@ def main_options(
     ] = None,
     log_dir: Annotated[
         str,
-        typer.Option(
+        _option(
             metavar="DIR",
             help=f"Parent of the kubelet's pods/ and containers/ log folders (default: {DEFAULT_LOG_DIR}).",
-            show_default=False,
         ),
     ] = DEFAULT_LOG_DIR,
     state_dir: Annotated[
@@ -131,9 +127,7 @@ def status(context: typer.Context, refs: Pods = None, output: Output = None) -> 
 @_command(_SEE, "cgpause top")
 def top(
     context: typer.Context,
-    interval: Annotated[
-        str, typer.Option(metavar="TIME", help="Time between two refreshes (default: 1s).", show_default=False)
-    ] = "1s",
+    interval: Annotated[str, _option(metavar="TIME", help="Time between two refreshes (default: 1s).")] = "1s",
 ) -> None:
     """Show the node live; pause and resume pods with a key.
 
@@ -151,10 +145,7 @@ def explain(
     ref: OnePod = None,
     output: Output = None,
     watch: Annotated[
-        str,
-        typer.Option(
-            "--for", metavar="TIME", help="Watch the pods grow for this long first (default: 1s).", show_default=False
-        ),
+        str, _option("--for", metavar="TIME", help="Watch the pods grow for this long first (default: 1s).")
     ] = "1s",
 ) -> None:
     """Show which pods the policy would pause now, and why.
@@ -198,10 +189,7 @@ def pause(
     context: typer.Context,
     refs: PausablePods,
     mechanism: Annotated[
-        Mechanism | None,
-        typer.Option(
-            metavar="|".join(Mechanism), help="How to pause the pods (default: as configured).", show_default=False
-        ),
+        Mechanism | None, _option(metavar="|".join(Mechanism), help="How to pause the pods (default: as configured).")
     ] = None,
     duration: Annotated[
         str | None,
@@ -309,8 +297,7 @@ def metrics(
 def bug_report(
     context: typer.Context,
     file: Annotated[
-        str | None,
-        typer.Argument(metavar="[FILE.tar.gz]", help="File or folder for it (default: a new file here)."),
+        str | None, typer.Argument(metavar="[FILE.tar.gz]", help="File or folder for it (default: a new file here).")
     ] = None,
     keep_names: Annotated[bool, typer.Option("--keep-names", help="Leave names as they are.")] = False,
 ) -> None:
@@ -355,29 +342,22 @@ def simulate(
     ] = None,
     preset: Annotated[
         list[str] | None,
-        typer.Option(
+        _option(
             metavar="NAME",
             help="A built-in workload (repeat for several); --list shows them, and * and ? stand for any letters.",
-            show_default=False,
         ),
     ] = None,
     policy: Annotated[
-        list[Arm] | None,
-        typer.Option(
-            metavar="|".join(Arm), help="Only this policy (repeat for several; default: all).", show_default=False
-        ),
+        list[Arm] | None, _option(metavar="|".join(Arm), help="Only this policy (repeat for several; default: all).")
     ] = None,
-    seed: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Seed of all random choices (default: 1).", show_default=False)
-    ] = 1,
+    seed: Annotated[int, _option(metavar="N", min=0, help="Seed of all random choices (default: 1).")] = 1,
     seeds: Annotated[
         int,
-        typer.Option(
+        _option(
             metavar="N",
             min=1,
             max=10_000,
             help="Number of seeds, from --seed on: mean, lowest and highest (default: 1).",
-            show_default=False,
         ),
     ] = 1,
     processes: Annotated[
