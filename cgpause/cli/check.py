@@ -71,10 +71,8 @@ def print_findings(findings: list[Finding]) -> None:
     """Print one line per check, and its advice on the next."""
     to = console()
     for finding in findings:
-        line = Text.assemble(
-            (f"{finding.level:<5}", _STYLES[finding.level]), f"{finding.name:<12}", printable(finding.message)
-        )
-        to.print(line, soft_wrap=True)
+        level = f"{finding.level:<5}", _STYLES[finding.level]
+        to.print(Text.assemble(level, f"{finding.name:<12}", printable(finding.message)), soft_wrap=True)
         if finding.advice is not None:
             to.print(Text(f"{'':17}-> {printable(finding.advice)}"), soft_wrap=True)
 
@@ -85,10 +83,8 @@ def run_checks(root: str | None, log_dir: str, config: Config) -> list[Finding]:
     try:
         root = root or find_cgroup_root()
     except HostError as e:
-        findings.append(
-            Finding("cgroup", Level.FAIL, str(e), "boot with cgroup v2 only, or name a tree with --cgroup-root")
-        )
-        return [*findings, _psi(), _swap(), _unit()]
+        advice = "boot with cgroup v2 only, or name a tree with --cgroup-root"
+        return [*findings, Finding("cgroup", Level.FAIL, str(e), advice), _psi(), _swap(), _unit()]
     findings += [_controllers(root), _psi()]
     with contextlib.closing(PodTree(root, log_dir, config)) as tree:
         try:
@@ -127,9 +123,8 @@ def _controllers(root: str) -> Finding:
     controllers = read_controllers(root)
     missing = [name for name in ("cpu", "memory") if name not in controllers]
     if not os.path.isdir(root):
-        return Finding(
-            "cgroup", Level.FAIL, f"{root} is not a directory", "name the cgroup v2 mount with --cgroup-root"
-        )
+        advice = "name the cgroup v2 mount with --cgroup-root"
+        return Finding("cgroup", Level.FAIL, f"{root} is not a directory", advice)
     if missing:
         advice = "boot with systemd.unified_cgroup_hierarchy=1; name the right tree with --cgroup-root"
         return Finding("cgroup", Level.FAIL, f"{root} lacks the controllers {', '.join(missing)}", advice)
@@ -254,9 +249,8 @@ def _unit() -> Finding:
         return Finding("unit", Level.WARN, f"systemctl cannot be run: {e}", advice)
     values = dict(line.partition("=")[::2] for line in shown.splitlines())
     if values.get("LoadState") != "loaded":
-        return Finding(
-            "unit", Level.WARN, f"{UNIT} is not installed", "install it: scripts/install, or the Debian package"
-        )
+        advice = "install it: scripts/install, or the Debian package"
+        return Finding("unit", Level.WARN, f"{UNIT} is not installed", advice)
     state = f"{values.get('ActiveState')} ({values.get('SubState')})"
     if values.get("ActiveState") in ("active", "reloading"):
         return Finding("unit", Level.OK, f"{UNIT} is {state}")
