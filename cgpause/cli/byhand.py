@@ -49,11 +49,11 @@ def pause(
         PausedOtherwiseError: the pod is paused already, but not as requested; nothing was changed.
         CgpauseError: as in the ledger.
     """
-    label, config, protected = tracked.pod.label, tree.config, tracked.pod.protected
-    if protected is not None and (not force or protected == OWN_POD):
-        raise ProtectedError(protected_text(label, protected))
+    pod, config = tracked.pod, tree.config
+    if pod.protected is not None and (not force or pod.protected == OWN_POD):
+        raise ProtectedError(protected_text(pod.label, pod.protected))
     if not force and tree.is_word_unread(tracked):
-        raise ProtectedError(f"{label} may be protected: its own word could not be read in time; --force overrides")
+        raise ProtectedError(f"{pod.label} may be protected: its own word could not be read in time; --force overrides")
     at_ns = now_ns()
     request = PauseRequest(
         mechanism=mechanism or config.mechanism.first,
@@ -69,22 +69,20 @@ def pause(
     if not changed and record.owner is Owner.DAEMON:
         taken = ledger.take_over(tracked.cgroup, request, mechanism)
         if taken is not None:
-            note(make_event(EventKind.TAKEN_OVER, tracked.pod, taken.reason, taken))
+            note(make_event(EventKind.TAKEN_OVER, pod, taken.reason, taken))
             was = f"by the daemon until now: {printable(record.reason)}"
             return f"stays paused ({taken.mechanism}), by hand from now on; {was}"
         record, changed = ledger.pause(tracked.cgroup, request)  # the daemon has resumed the pod in the meantime
     if changed:
         original, written = record.original, record.written
-        note(
-            make_event(EventKind.PAUSED, tracked.pod, record.reason, record, cpu_max_from=original, cpu_max_to=written)
-        )
+        note(make_event(EventKind.PAUSED, pod, record.reason, record, cpu_max_from=original, cpu_max_to=written))
         return "paused: frozen" if written is None else f"paused: cpu.max {original} -> {written}"
     _refuse_broken(tracked.cgroup, record)
     if _only_ends_otherwise(record, request, mechanism):
         ends = ledger.set_end(tracked.cgroup, Owner.MANUAL, request.expires_ns)
         if ends is None:
             raise PausedOtherwiseError("it was resumed in this moment: try again")
-        note(make_event(EventKind.EXTENDED, tracked.pod, request.reason, ends[1]))
+        note(make_event(EventKind.EXTENDED, pod, request.reason, ends[1]))
         return f"stays paused ({record.mechanism}) by hand: {_new_end(ends[0], request)}"
     return _leave(record, request, mechanism)
 
