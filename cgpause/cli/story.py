@@ -121,18 +121,12 @@ def _pod(story: dict[str, Any], now: float) -> Iterator[Fact]:
         yield "state", f"{how} since {since:%F %T}, for {durations.shown(paused['since_s'])}", "yellow"
         yield "state", f"{Owner(paused['owner']).by}: {paused['reason']}", "yellow"
         if not paused["in_force"]:
-            yield (
-                "state",
-                "not in force: another program has written since; cgpause resume, then pause it again",
-                "bold red",
-            )
-        if paused["expires_in_s"] is not None:
-            left = paused["expires_in_s"]
-            ends = (
-                f"until its time is over, in {durations.shown(left)}"
-                if left > 0
-                else "its time is over: a daemon ends it"
-            )
+            broken = "not in force: another program has written since; cgpause resume, then pause it again"
+            yield "state", broken, "bold red"
+        left = paused["expires_in_s"]
+        if left is not None:
+            over = "its time is over: a daemon ends it"
+            ends = f"until its time is over, in {durations.shown(left)}" if left > 0 else over
             yield "state", ends, "yellow"
         yield "state", written(paused), "yellow"
     if pod["protected"] is None:
