@@ -104,13 +104,11 @@ OnePod = Annotated[
     ),
 ]
 PausablePods = Annotated[
-    list[str],
-    typer.Argument(metavar="REF...", help=f"Pods: {_GLOBS}.", autocompletion=_offer_pausable),
+    list[str], typer.Argument(metavar="REF...", help=f"Pods: {_GLOBS}.", autocompletion=_offer_pausable)
 ]
 PausedPods = Annotated[
     list[str] | None, typer.Argument(metavar="[REF...]", help=f"Pods: {_GLOBS}.", autocompletion=_offer_paused)
 ]
 Pods = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[REF...]", help=f"Only these pods: {_GLOBS}.", autocompletion=_offer_all),
+    list[str] | None, typer.Argument(metavar="[REF...]", help=f"Only these pods: {_GLOBS}.", autocompletion=_offer_all)
 ]

@@ -27,8 +27,7 @@ class Json(StrEnum):
 
 
 Output = Annotated[
-    Format | None,
-    typer.Option("--output", "-o", metavar="json|wide", help="Print JSON, or a table with all columns."),
+    Format | None, typer.Option("--output", "-o", metavar="json|wide", help="Print JSON, or a table with all columns.")
 ]
 JsonOutput = Annotated[Json | None, typer.Option("--output", "-o", metavar="json", help="Print JSON, for machines.")]
 

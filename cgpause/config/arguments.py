@@ -18,10 +18,7 @@ _WITH_VALUE = {
         "DIR",
         f"where history and peaks are kept (default: {DEFAULT_STATE_DIR}, and nowhere with --cgroup-root)",
     ),
-    "--run-dir": (
-        "DIR",
-        f"where metrics are published (default: {DEFAULT_RUN_DIR}, and nowhere with --cgroup-root)",
-    ),
+    "--run-dir": ("DIR", f"where metrics are published (default: {DEFAULT_RUN_DIR}, and nowhere with --cgroup-root)"),
 }
 _SWITCHES = {"--dry-run": "do everything but write", "--verbose": "log each event too"}
 

@@ -25,11 +25,7 @@ _SPARE_MIB = 8
 _seconds = partial(setting, unit="s", low=0, high=1e6)
 _mib = partial(setting, unit="MiB", low=1, high=1 << 30)
 _priority = partial(
-    setting,
-    0,
-    "Pods with a higher one get headroom first, whatever else they are.",
-    low=-1000,
-    high=1000,
+    setting, 0, "Pods with a higher one get headroom first, whatever else they are.", low=-1000, high=1000
 )
 _listens = partial(setting, doc="Whether it listens on TCP: then it is a service to the daemon, and is probed.")
 _protected = partial(setting, doc="Whether it may never be paused.")
