@@ -94,10 +94,9 @@ class Cluster:
         self._plan(number)
 
     def _plan(self, number: int) -> None:
-        is_awaited = self._is_awaited(number)
-        due_s = self._nodes[number].engine.next_s() if is_awaited else math.inf
-        self._due[number] = due_s
-        if is_awaited:
+        self._due[number] = math.inf
+        if self._is_awaited(number):
+            self._due[number] = due_s = self._nodes[number].engine.next_s()
             heapq.heappush(self._heap, (due_s, number))
 
     def _is_awaited(self, number: int) -> bool:
