@@ -85,23 +85,16 @@ def print_history(found: list[PastPause], *, wide: bool) -> None:
     With `wide`, each pause has the pod's UID and its memory at the start too.
     """
     to, boot = output.console(), boot_id()
-    table = output.table_of(
-        "START",
-        "POD",
-        *(("UID", "MEMORY") if wide else ()),
-        "MECHANISM",
-        "PAUSED",
-        "WHY",
-        "HOW IT ENDED",
-        right=("PAUSED", "MEMORY"),
-        fold=("START", "POD", "MECHANISM", "WHY"),
-    )
+    headers = ("START", "POD", *(("UID", "MEMORY") if wide else ()), "MECHANISM", "PAUSED", "WHY", "HOW IT ENDED")
+    table = output.table_of(*headers, right=("PAUSED", "MEMORY"), fold=("START", "POD", "MECHANISM", "WHY"))
     for pause in found:
         owner = f" ({Owner.MANUAL.by})" if pause.owner == Owner.MANUAL else ""
+        used = pause.memory_current_bytes
+        more = (printable(pause.uid), "?" if used is None else output.memory(used)) if wide else ()
         table.add_row(
             "not noted" if pause.start is None else f"{moment(pause.start):%F %T}",
             printable(pause.pod),
-            *(_more(pause) if wide else ()),
+            *more,
             printable(f"{pause.mechanism or '?'}{owner}"),
             "?" if pause.paused_s is None else durations.shown(pause.paused_s, tenths=True),
             printable(pause.reason or "not noted"),
@@ -109,9 +102,8 @@ def print_history(found: list[PastPause], *, wide: bool) -> None:
         )
     to.print(output.Trimmed(table))
     to.print()
-    table = output.table_of(
-        "POD", "PAUSES", "PAUSED", "LONGEST", "", right=("PAUSES", "PAUSED", "LONGEST"), fold=("POD",)
-    )
+    numbers = ("PAUSES", "PAUSED", "LONGEST")
+    table = output.table_of("POD", *numbers, "", right=numbers, fold=("POD",))
     for total in totals(found):
         notes = [f"{total.active} still paused"] if total.active else []
         notes += [f"{total.unknown} of unknown length"] if total.unknown else []
@@ -123,11 +115,6 @@ def print_history(found: list[PastPause], *, wide: bool) -> None:
             ", ".join(notes),
         )
     to.print(output.Trimmed(table))
-
-
-def _more(pause: PastPause) -> tuple[str, str]:
-    used = pause.memory_current_bytes
-    return printable(pause.uid), "?" if used is None else output.memory(used)
 
 
 def _ending(pause: PastPause, boot: str | None) -> str:
