@@ -91,11 +91,8 @@ def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config,
         cells = [rank, printable(pod.label), *((pod.qos, pod.kind) if wide else ()), output.memory(current)]
         place = verdict.place
         if place is not None and numbers:
-            claim = "no limit" if math.isinf(place.claim) else output.memory(round(place.claim))
-            cells += [
-                claim,
-                *(output.memory(round(amount)) for amount in (place.rate, place.needed, max(place.fits_in, 0))),
-            ]
+            cells.append("no limit" if math.isinf(place.claim) else output.memory(round(place.claim)))
+            cells += [output.memory(round(amount)) for amount in (place.rate, place.needed, max(place.fits_in, 0))]
         else:
             cells += ["-"] * len(numbers)
         text = verdict.text if place is None or verdict.must_end else verdict.what  # the columns have the other reasons
