@@ -107,9 +107,8 @@ def _headroom(snapshot: NodeView, headroom: Headroom, levels: Levels) -> _Bar:
     )
     capacity, style = headroom.capacity_bytes, _style(headroom.available_bytes, levels)
     left = time_left(available, fall_rate(snapshot.moments)) if available else ""
-    amount = line(
-        (f"{size(available):>6} {_percent(available, capacity)}", style), (left and f" gone in {left}", "short")
-    )
+    shown = f"{size(available):>6} {_percent(available, capacity)}"
+    amount = line((shown, style), (left and f" gone in {left}", "short"))
     return _Bar("headroom", capacity, available, style, amount, marks)
 
 
@@ -197,11 +196,9 @@ class _Graph:
 
 def _graphs(snapshot: NodeView, seconds: float) -> list[_Graph]:
     headroom, levels, now = snapshot.headroom, snapshot.levels, snapshot.pressure
-    some, full = (
-        ("", "")
-        if now is None
-        else ("100%" if one > 99.9 else f"{one:.1f}%" for one in (now.some_avg10, now.full_avg10))
-    )
+    some = full = ""
+    if now is not None:
+        some, full = ("100%" if one > 99.9 else f"{one:.1f}%" for one in (now.some_avg10, now.full_avg10))
     style = "calm" if headroom is None or levels is None else _style(headroom.available_bytes, levels)
     scale = 0.0 if headroom is None else headroom.capacity_bytes / 20
     span = f"{seconds / 60:.0f}min" if seconds % 60 == 0 or seconds >= 600 else f"{seconds:.0f}s"
@@ -258,9 +255,8 @@ def footer(snapshot: NodeView, ui: Ui, width: int, most: int) -> list[Text]:
     if ui.asked is not None:
         return [_question(snapshot, ui.asked, width)]
     if ui.mode is Mode.FILTER:
-        return [
-            line(("/", "key"), (ui.filter[-max(width - 2, 1) :], "title"), ("_  Enter keeps it, Esc drops it", "dim"))
-        ]
+        typed = ui.filter[-max(width - 2, 1) :]
+        return [line(("/", "key"), (typed, "title"), ("_  Enter keeps it, Esc drops it", "dim"))]
     if ui.message:
         text = Text(f" {printable(ui.message)}", "error" if ui.failed else "calm")
         return list(text.wrap(Console(width=width), max(width, 2)))[: min(most, _MESSAGE_LINES)]
