@@ -82,7 +82,6 @@ class Engine:
         self._departures = 0
         self._node = node
         self.cpus = cpus
-        self._throttled_cpus = throttled_cpus
         self._reclaim_s = reclaim_s
         self._cpu_s = 0.0
         self._making = False
@@ -111,7 +110,7 @@ class Engine:
         return pod.used_bytes + pod.growth * self._got_s(pod)
 
     def _busy_cpus(self) -> float:
-        return self._free.size * self._free.speed + self._throttled.size * self._throttled_cpus + self._making
+        return self._free.size * self._free.speed + self._throttled.size * self._throttled.speed + self._making
 
     @property
     def cpu_seconds(self) -> float:
@@ -235,7 +234,7 @@ class Engine:
         self._used += taken
         self._cpu_s += self._busy_cpus() * elapsed_s
         self._free.clock += self._free.speed * elapsed_s
-        self._throttled.clock += self._throttled_cpus * elapsed_s
+        self._throttled.clock += self._throttled.speed * elapsed_s
         self._then_s = self.now_s
 
     # Full memory
@@ -339,10 +338,10 @@ class Engine:
 
     def _share(self) -> None:
         free, throttled = self._free, self._throttled
-        cpus = self.cpus - throttled.size * self._throttled_cpus - self._making
+        cpus = self.cpus - throttled.size * throttled.speed - self._making
         size = free.size or 1
         free.speed = 1.0 if size <= cpus else max(cpus / size, 0.0)
-        self._slope = free.growth * free.speed + throttled.growth * self._throttled_cpus
+        self._slope = free.growth * free.speed + throttled.growth * throttled.speed
 
     def _end_steps(self, group: Group) -> None:
         """Handle pods at the end of their step."""
