@@ -73,9 +73,8 @@ class SimTracked:
 
     def __init__(self, sim: SimPod, node: SimNode, at_ns: int) -> None:
         # A service that needs no time to start has listened before.
-        self.signs = KindSigns(
-            seen_ns=at_ns, listens=True if sim.kind is PodKind.SERVICE and not sim.starts_s else None
-        )
+        listens = True if sim.kind is PodKind.SERVICE and not sim.starts_s else None
+        self.signs = KindSigns(seen_ns=at_ns, listens=listens)
         self.sim = sim
         self._node = node
 

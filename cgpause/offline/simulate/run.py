@@ -112,6 +112,7 @@ def simulate(load: Load, config: Config | None, seed: int) -> Outcome:
     waiting_s = [pod.waiting_s for pod in pods] + [max(load.timeout_s - pod.start_s, 0.0) for pod in queued]
     spans = [end_s - since_s for node in nodes for pod in node.all_pods for since_s, end_s in node.pause_spans(pod)]
     lost_s = sum(pod.lost_cpu_s for pod in pods)
+    capacity_byte_s = machine.capacity_bytes * load.nodes * total_s
     return Outcome(
         jobs=load.count,
         finished=len(finishes),
@@ -129,9 +130,7 @@ def simulate(load: Load, config: Config | None, seed: int) -> Outcome:
         longest_pause_s=max(spans, default=0.0),
         freezes=sum(node.daemon.freezes for node in nodes if node.daemon is not None),
         sacrifices=sum(pod.sacrifices for _, pod in all_pods),
-        used_mean_pct=100
-        * sum(node.engine.byte_seconds for node in nodes)
-        / (machine.capacity_bytes * load.nodes * total_s),
+        used_mean_pct=100 * sum(node.engine.byte_seconds for node in nodes) / capacity_byte_s,
         groups=tuple(
             _group(kind, [(node, pod) for node, pod in all_pods if pod.section == kind.name])
             for kind in (*load.jobs, *load.lasting)
