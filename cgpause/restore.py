@@ -182,15 +182,11 @@ def events(outcomes: list[Restored], names: Mapping[str, PodName], reason: str, 
 def log_outcomes(outcomes: list[Restored]) -> int:
     """Log the outcomes that have no event: restored memory.high and failures; return the number of failures."""
     for outcome in outcomes:
-        if isinstance(outcome.resumed, high.Released):
-            log.info(
-                "released memory.high %s",
-                fields(
-                    cgroup=outcome.path,
-                    memory_high_to=high.text(outcome.resumed.high_bytes),
-                    foreign="yes" if outcome.resumed.foreign else None,
-                ),
-            )
+        released = outcome.resumed
+        if isinstance(released, high.Released):
+            text = high.text(released.high_bytes)
+            foreign = "yes" if released.foreign else None
+            log.info("released memory.high %s", fields(cgroup=outcome.path, memory_high_to=text, foreign=foreign))
         elif outcome.error is not None:
             log.error("could not resume %s", fields(cgroup=outcome.path, error=outcome.error))
     return sum(outcome.error is not None for outcome in outcomes)
