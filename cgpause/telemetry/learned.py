@@ -69,10 +69,9 @@ def decode(data: bytes) -> Learned:
         raise LearnedError(f"not JSON: {str(e)[:100]}") from e
     if not isinstance(found, dict) or "schema" not in found:
         raise LearnedError("not a file of cgpause's")
-    if found["schema"] != _SCHEMA or isinstance(found["schema"], bool):
-        raise LearnedError(
-            f"schema {printable(str(found['schema'])[:20])}, and this version of cgpause knows {_SCHEMA}"
-        )
+    schema = found["schema"]
+    if schema != _SCHEMA or isinstance(schema, bool):
+        raise LearnedError(f"schema {printable(str(schema)[:20])}, and this version of cgpause knows {_SCHEMA}")
     return Learned(
         {name: _peaks(name, peaks) for name, peaks in _newest(found, "peaks", KEPT_WORKLOADS)},
         {name: _kind(name, kind) for name, kind in _newest(found, "kinds", KEPT_KINDS)},
