@@ -272,12 +272,10 @@ def _state(pod: dict[str, Any]) -> str:
         if written is not None:
             throttled = f"throttle to {output.cpu_limit(written)}"
             mechanism = f"freeze and {throttled}" if mechanism == Mechanism.FREEZE else throttled
-        since = durations.shown(paused["since_s"])
+        by = Owner(paused["owner"]).by
+        since = f"for {durations.shown(paused['since_s'])}{left}: {paused['reason']}"
         if not paused["in_force"]:
             wrote = "thawed it" if paused["mechanism"] == Mechanism.FREEZE else f"wrote cpu.max {pod['cpu_max']}"
-            return (
-                f"not paused any more: another program {wrote}; paused ({mechanism}) {Owner(paused['owner']).by} "
-                f"for {since}{left}: {paused['reason']}"
-            )
-        return f"paused ({mechanism}, {Owner(paused['owner']).by}) for {since}{left}: {paused['reason']}"
+            return f"not paused any more: another program {wrote}; paused ({mechanism}) {by} {since}"
+        return f"paused ({mechanism}, {by}) {since}"
     return f"protected: {pod['protected']}" if pod["protected"] is not None else "running"
