@@ -237,7 +237,6 @@ def _each(
 
 
 def _complain(about: str, error: CgpauseError) -> Exit:
-    """Print an error and return its exit code."""
     typer.echo(f"cgpause: {about}{said(error)}", err=True)
     return exit_code(error)
 

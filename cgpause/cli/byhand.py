@@ -25,7 +25,6 @@ from cgpause.policy.rules import OWN_POD
 from cgpause.telemetry.events import Event, EventKind, make_event, resumed_event
 
 Note = Callable[[Event], None]
-"""Callback that records an event."""
 
 
 def pause(

@@ -93,8 +93,6 @@ def open_reader(root: str, log_dir: str, config: Config, history: str | None, kn
 
 @dataclass
 class _Live:
-    """The running dashboard."""
-
     reader: Reader
     load: Load
     keep: Keep

@@ -158,7 +158,6 @@ def table(snapshot: NodeView, rows: Sequence[Row], width: int, *, visible: slice
 def _cells(
     seen: SeenPod, columns: Sequence[_Column], label_width: int, snapshot: NodeView, *, marked: bool, at: bool
 ) -> list[Text]:
-    """Return a pod's cells: name, columns and state."""
     style = STATE_STYLES[seen.state]
     numbers = style if seen.state is PodState.PROTECTED else ""
     what, more = state_text(seen, snapshot)

@@ -31,7 +31,6 @@ class Mode(Enum):
     FILTER = "filter"
     HELP = "help"
     QUIT = "quit"
-    """The end of the dashboard."""
 
 
 class Deed(StrEnum):

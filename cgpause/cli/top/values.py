@@ -131,7 +131,6 @@ class NodeView:
     events: tuple[Event, ...]
     """Newest last."""
     error: str | None = None
-    """Error of this read; None if there was none."""
     no_events: str = "none yet"
     """The reason why there are no events, if there are none."""
     detail: PodDetail | None = None

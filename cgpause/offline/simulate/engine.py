@@ -344,7 +344,6 @@ class Engine:
         self._slope = free.growth * free.speed + throttled.growth * throttled.speed
 
     def _end_steps(self, group: Group) -> None:
-        """Handle pods at the end of their step."""
         while group.size and self._end_s(group) <= self.now_s:
             pod = group.ends[0][3]
             self._stop(pod)

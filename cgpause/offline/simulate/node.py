@@ -52,11 +52,7 @@ class SimNode:
         reclaim_s: float = RECLAIM_S,
         seed: int = 0,
     ) -> None:
-        """`config` None: no daemon. Pods come at their `start_s`, or by `add`.
-
-        `make_s`: kubelet's time to start a container; it starts one at a time.
-        `reclaim_s`: CPU time of one attempt to reclaim memory at the limit, for each pod on the node.
-        """
+        """`config` None: no daemon. Pods come at their `start_s`, or by `add`. `load.Machine` explains the costs."""
         self.kubepods_max_bytes = kubepods_max_bytes
         self.admitted: dict[SimPod, None] = {}
         """Present and admitted pods, in order."""

@@ -62,7 +62,6 @@ class SimPod:
     name: str
     behaviour: Behaviour
     section: str = ""
-    """Its section of the workload."""
     limit_bytes: int | None = None
     """Its limit, which its behaviour must not exceed: the simulation knows no kill for that."""
     qos: QosClass = QosClass.BURSTABLE
