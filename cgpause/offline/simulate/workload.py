@@ -205,26 +205,24 @@ class WorkloadOptions:
             )
             return
         for jobs in self.jobs:
-            request = request_bytes(jobs.limit_mib * MIB, nodes.oversubscription_pct / 100)
-            if request > max(free) * MIB:
-                beside = "" if max(free) == nodes.memory_mib else " less what services and DaemonSets request"
-                yield Conflict(
-                    ("jobs",),
-                    f'"{jobs.name}" requests {request / MIB:.0f} MiB (limit_mib / oversubscription_pct) and fits on no '
-                    f"node; allowed: up to memory_mib of [nodes]{beside}, {max(free)}",
-                )
-            if jobs.start_s >= nodes.give_up_s:
-                yield Conflict(
-                    ("jobs",),
-                    f'"{jobs.name}" begins at start_s = {jobs.start_s:g}; allowed: before give_up_s of [nodes], '
-                    f"{nodes.give_up_s:g}",
-                )
-            if jobs.request_millicpu > 1000 * nodes.cpus:
-                yield Conflict(
-                    ("jobs",),
-                    f'"{jobs.name}" requests {jobs.request_millicpu} millicores and fits on no node; allowed: up to '
-                    f"cpus of [nodes], {nodes.cpus:g}",
-                )
+            for mistake in _mistakes(jobs, nodes, max(free)):
+                yield Conflict(("jobs",), f'"{jobs.name}" {mistake}')
+
+
+def _mistakes(jobs: JobsOptions, nodes: NodesOptions, free: int) -> Iterator[str]:
+    """Yield why jobs cannot run; `free` is the most memory in MiB that the lasting pods leave on a node."""
+    request = request_bytes(jobs.limit_mib * MIB, nodes.oversubscription_pct / 100)
+    if request > free * MIB:
+        beside = "" if free == nodes.memory_mib else " less what services and DaemonSets request"
+        yield (
+            f"requests {request / MIB:.0f} MiB (limit_mib / oversubscription_pct) and fits on no node; "
+            f"allowed: up to memory_mib of [nodes]{beside}, {free}"
+        )
+    if jobs.start_s >= nodes.give_up_s:
+        yield f"begins at start_s = {jobs.start_s:g}; allowed: before give_up_s of [nodes], {nodes.give_up_s:g}"
+    if jobs.request_millicpu > 1000 * nodes.cpus:
+        what = f"requests {jobs.request_millicpu} millicores"
+        yield f"{what} and fits on no node; allowed: up to cpus of [nodes], {nodes.cpus:g}"
 
 
 def free_mib(workload: WorkloadOptions) -> list[int] | None:
