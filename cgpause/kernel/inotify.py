@@ -72,11 +72,7 @@ class PodChange(Flag):
     """A count in memory.events rose, or a process wrote memory.max."""
 
 
-_FILES = {
-    "cpu.max": PodChange.CPU_MAX,
-    "memory.events": PodChange.MEMORY,
-    "memory.max": PodChange.MEMORY,
-}
+_FILES = {"cpu.max": PodChange.CPU_MAX, "memory.events": PodChange.MEMORY, "memory.max": PodChange.MEMORY}
 
 
 @dataclass(slots=True)

@@ -151,8 +151,4 @@ def parse_flags(cmdline: bytes) -> KubeletFlags:
             name, has_value, value = word[2:].partition("=")
             name, value = name.replace("_", "-"), value if has_value else following
             found[name] = f"{found[name]},{value}" if name in found and name in _MAPS else value
-    return KubeletFlags(
-        found.get("config") or None,
-        found.get("config-dir") or None,
-        *map(found.get, _MAPS),
-    )
+    return KubeletFlags(found.get("config") or None, found.get("config-dir") or None, *map(found.get, _MAPS))

@@ -262,9 +262,7 @@ class TrackedPod:
         """Spare the pod: the daemon does not pause it until `until_ns`; a later time that is already set stays."""
         pod = self.pod
         self.pod = replace(
-            pod,
-            settled_at_ns=max(pod.settled_at_ns, until_ns),
-            spared_until_ns=max(pod.spared_until_ns, until_ns),
+            pod, settled_at_ns=max(pod.settled_at_ns, until_ns), spared_until_ns=max(pod.spared_until_ns, until_ns)
         )
 
     def end_sparing(self, at_ns: int) -> None:

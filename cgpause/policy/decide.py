@@ -13,19 +13,7 @@ from typing import NamedTuple
 
 from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S
-from cgpause.core.model import (
-    Action,
-    CgroupId,
-    Freeze,
-    Pause,
-    Pod,
-    PodKind,
-    PodUsage,
-    Policy,
-    Result,
-    Resume,
-    Sample,
-)
+from cgpause.core.model import Action, CgroupId, Freeze, Pause, Pod, PodKind, PodUsage, Policy, Result, Resume, Sample
 from cgpause.policy import limits, reserve, schedule, watermark
 from cgpause.policy.schedule import Quiet
 from cgpause.policy.serving import Place

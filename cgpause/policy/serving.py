@@ -146,13 +146,7 @@ def serve(
 
 
 def _test(
-    one: Demand,
-    total: float,
-    running: Growing,
-    slack: float,
-    headroom: float,
-    due_bytes: float,
-    resume_share: float,
+    one: Demand, total: float, running: Growing, slack: float, headroom: float, due_bytes: float, resume_share: float
 ) -> tuple[float, float, Demand, float]:
     """Return the bytes that a pod needs, the bytes that they must fit in if it is to run, and the demand to add then.
 
