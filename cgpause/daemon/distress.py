@@ -114,14 +114,10 @@ class Distress:
                 self._actuator.take_in_record(tracked)
                 self._actuator.answer_drift(tracked, self._tree.config)
             paused = tracked.pod.paused
-            if paused is None and not unwatched:
-                continue
             try:
                 if unwatched:
                     self._compare_containers(tracked, at_ns)
-                if paused is None:
-                    continue
-                if paused.owner is Owner.DAEMON and tracked.pod.distress is None:
+                if paused is not None and paused.owner is Owner.DAEMON and tracked.pod.distress is None:
                     self._answer_processes(tracked, paused, at_ns)
             except CgpauseError:
                 continue
