@@ -144,14 +144,14 @@ class Loop:
 
     def _decide(self, at_ns: int) -> None:
         """Take a sample, decide, act, and plan the next sample."""
-        config = self.intake.tree.config
+        intake, programs = self.intake, self.intake.tree.programs
         was_tight, details_due = self.schedule.tight, self._are_details_due(at_ns)
-        self.intake.distress.scan(at_ns, unwatched=self.intake.watch.degraded)
+        intake.distress.scan(at_ns, unwatched=intake.watch.degraded)
         try:
             # Pods without a program do not count, so memory may seem plentiful: look for their programs.
-            check = was_tight or self.intake.tree.programs.must_check
+            check = was_tight or programs.must_check
             sample, decision = self._take_sample(at_ns, check=check, details=was_tight and details_due)
-            unknown = details_due and not was_tight and self.intake.tree.is_use_unknown(sample.headroom.capacity_bytes)
+            unknown = details_due and not was_tight and intake.tree.is_use_unknown(sample.headroom.capacity_bytes)
             if not was_tight and (decision.tight or unknown):
                 # A pod's use may be page cache: read how much of it is before the decision pauses a pod for it.
                 sample, decision = self._take_sample(at_ns, check=True, details=details_due)
@@ -162,19 +162,17 @@ class Loop:
             self._blind = False
             log.info("memory can be read again")
         if decision.tight and not was_tight:
-            self.intake.follower.times.memory_became_tight(at_ns)
+            intake.follower.times.memory_became_tight(at_ns)
         self.state, self.sample, self.headroom = decision.state, sample, sample.headroom
-        self.intake.tree.ended.clear()
-        self.intake.actuator.apply(decision.actions, sample, config)
+        intake.tree.ended.clear()
+        intake.actuator.apply(decision.actions, sample, intake.tree.config)
         self.schedule = self.schedule._replace(tight=decision.tight, tight_below_bytes=decision.tight_below_bytes)
         self._brake(sample.headroom, at_ns)
-        sleep_ns = self.intake.sleep_ns(sample.headroom, sample.at_ns)
+        sleep_ns = intake.sleep_ns(sample.headroom, sample.at_ns)
         self.schedule = self.schedule.after_decision(decision, sample, sleep_ns)
-        if self.intake.tree.programs.must_check and not decision.tight:
+        if programs.must_check and not decision.tight:
             self.schedule = self.schedule.awake()  # with the next sample, look whether the program runs
-        elif decision.tight and (
-            self.intake.tree.programs.awaits_word or self.intake.look_at_ns(self.schedule, sample.headroom) < NEVER_NS
-        ):
+        elif decision.tight and (programs.awaits_word or intake.look_at_ns(self.schedule, sample.headroom) < NEVER_NS):
             # A pod that cannot be seen to be made, or whose word is unread, is decided on once it is no longer spared.
             wait_ns = max(int(SPARED_S * NS_PER_S), fast_ns(sample))
             self.schedule = self.schedule.awake().by(sample.at_ns + wait_ns)
