@@ -135,7 +135,7 @@ class Actuator:
         return True
 
     def log_adopted(self, tracked: TrackedPod) -> None:
-        """Log a pod that was already paused when the daemon started.
+        """Log a pod if it was already paused when the daemon started.
 
         The history gets no entry: a daemon that restarts repeatedly would fill it with these. The event at the end of
         the pause has all that the history needs.
@@ -407,8 +407,7 @@ class Actuator:
             return  # an operator has paused it or taken the pause over since the decision
         try:
             # Read the names again: a container restarted since the last refresh has a new id.
-            names = self._tree.read_names()
-            killed = kill_containers(tracked.cgroup, names)
+            killed = kill_containers(tracked.cgroup, self._tree.read_names())
         except CgroupGoneError:
             raise
         except CgpauseError as e:

@@ -87,7 +87,6 @@ class Intake:
         self, tracked: TrackedPod, change: PodChange, schedule: Schedule, at_ns: int
     ) -> tuple[Schedule, bool]:
         urgent = False
-        config = self.tree.config
         if PodChange.RECORD in change:
             # An operator's mark has changed, or the record, which the daemon usually wrote itself.
             is_marked = self.tree.is_marked_otherwise(tracked)
@@ -98,7 +97,7 @@ class Intake:
             if is_marked or tracked.pod.paused is not None or tracked.retry_at_ns < NEVER_NS:
                 schedule = schedule.awake().by(at_ns + SLOW_NS)
         if PodChange.CPU_MAX in change:
-            self.actuator.answer_drift(tracked, config)
+            self.actuator.answer_drift(tracked, self.tree.config)
         if PodChange.MEMORY in change:
             self.tree.update_facts(tracked, at_ns)
             urgent = self.distress.check_oom(tracked, at_ns)
@@ -120,7 +119,6 @@ class Intake:
 
         Return the schedule: awake, and with an earlier sample if one is needed.
         """
-        config = self.tree.config
         schedule = schedule.awake()
         appeared, gone = self.follower.refresh(at_ns, tight=schedule.tight)
         for tracked in appeared:
@@ -131,7 +129,7 @@ class Intake:
             self.actuator.forget(pod)
             log.debug("pod gone %s", fields(pod=pod.label))
         for tracked in self.tree.pods.values():
-            self.actuator.answer_drift(tracked, config)  # also a pause that was given up an hour ago
+            self.actuator.answer_drift(tracked, self.tree.config)  # also a pause that was given up an hour ago
         self.psi.follow(self.tree.kubepods)
         self.brake.follow()
         recovered = self.watch.take_recovery()

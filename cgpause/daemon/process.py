@@ -153,8 +153,7 @@ class Daemon:
         loop.publisher.configure(config.metrics)
         loop.schedule = loop.intake.refresh(loop.schedule, None, now_ns())
         for tracked in tree.pods.values():
-            if tracked.pod.paused is not None:
-                self._actuator.log_adopted(tracked)
+            self._actuator.log_adopted(tracked)
         self._end_outdated()
         own_pod, own_uid = tree.own_pod, own_pod_uid()
         if own_pod is None and own_uid is not None and tree.pods:
