@@ -234,13 +234,11 @@ class Headroom:
     def used_pct(self) -> float:
         """Use in percent of the fuller of node and kubepods; above 100 if a limit is exceeded."""
         used = 100 * (self.node_total_bytes - self.node_available_bytes) / self.node_total_bytes
-        if self.kubepods_max_bytes is not None:
-            # A limit of 0 is legal; no process can run under it, so it counts as full.
-            used = max(
-                used,
-                100 * self.kubepods_used_bytes / self.kubepods_max_bytes if self.kubepods_max_bytes else 100.0,
-            )
-        return used
+        limit = self.kubepods_max_bytes
+        if limit is None:
+            return used
+        # A limit of 0 is legal; no process can run under it, so it counts as full.
+        return max(used, 100 * self.kubepods_used_bytes / limit if limit else 100.0)
 
     def bytes_until(self, pct: float) -> int:
         """Return the bytes that pods can take until `used_pct` reaches `pct`; negative beyond it."""

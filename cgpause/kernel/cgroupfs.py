@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import Iterator
 from itertools import islice
-from types import TracebackType
 from typing import Self
 
 from cgpause.core.errors import (
@@ -87,7 +86,7 @@ class Cgroup:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, _type: type[BaseException] | None, _e: BaseException | None, _tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

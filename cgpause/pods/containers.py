@@ -70,8 +70,7 @@ def limit_bytes(pod: Cgroup) -> int | None:
         found = pod.children(most=MOST_BELOW)
         if len(found) == MOST_BELOW:
             return None
-        children = [child for child in found if not is_monitor(child[0])]
-        names = [name for name, _ in sorted(children, key=itemgetter(1))]
+        names = [name for name, _ in sorted(found, key=itemgetter(1)) if not is_monitor(name)]
         for name in names:
             with pod.child(name) as cgroup:
                 limit = parse_limit(cgroup.read("memory.max"), "memory.max")

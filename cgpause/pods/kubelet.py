@@ -84,11 +84,10 @@ class KubeletProcess:
         self._found, self._rest_ns = (pid, started_ns), _FIRST_REST_NS
         if self._found == before:
             return None
-        try:
-            cmdline = self._read(pid, "cmdline")
-        except OSError:
-            cmdline = b""
-        return parse_flags(cmdline) if cmdline else KubeletFlags()
+        with suppress(OSError):
+            if cmdline := self._read(pid, "cmdline"):
+                return parse_flags(cmdline)
+        return KubeletFlags()
 
     def _find(self) -> int | None:
         """Return the process id of kubelet; None if there is none, or if the processes cannot be listed now.

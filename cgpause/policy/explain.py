@@ -55,9 +55,9 @@ def explain(state: State, sample: Sample, config: Config) -> tuple[Decision, tup
         blocked = None if stoppable else limits.must_run(pod, stretch, sample.at_ns, config.pause)
         is_candidate = blocked is None and (pod.paused is None if place is None else place.stoppable)
         number += is_candidate
-        what, why = _words(pod, number, done.get(pod.cgroup), blocked, place, sample, config)
-        ranked = number if is_candidate else None
         action = done.get(pod.cgroup)
+        what, why = _words(pod, number, action, blocked, place, sample, config)
+        ranked = number if is_candidate else None
         must_end = isinstance(action, Resume) and action.result is not Result.HEADROOM
         verdicts.append(Verdict(usage, ranked, what, why, place, action is not None, blocked or "", must_end))
     return decision, tuple(verdicts)
