@@ -250,7 +250,7 @@ class Cgroup:
     def daemon_lock(self) -> tuple[tuple[int, int], int] | None:
         """Return device and inode of the file that a daemon locks here, as in `/proc/locks`; None if it is missing.
 
-        It never tries the lock: even the shortest attempt could make a daemon fail that starts at that moment.
+        It never tries the lock: even the shortest attempt needs root, and could make a daemon fail that starts then.
         """
         try:
             status = os.stat(DAEMON_FILE, dir_fd=self._fd)
@@ -287,7 +287,8 @@ class Cgroup:
         """Yield the paths, relative to this cgroup, of those below it: at most MOST_BELOW, and at most `depth` levels.
 
         Upper levels come first. A level is listed only when it is needed, because listing the cgroups takes longer than
-        reading their files. A pod's containers are its children; crun puts their processes one level further down.
+        reading their files. A pod's containers are its children; crun puts their processes one level further down, and
+        an init in the container (systemd, Docker in Docker) one more.
 
         Raises:
             CgroupGoneError, KernelReadError: this cgroup cannot be listed; of those below, such a one is left out.

@@ -5,9 +5,9 @@ does not overwrite them (nginx and redis put their process title there). The con
 read up to a bound, and only the one variable is looked at. The kernel shows it to CAP_SYS_PTRACE, together with
 CAP_DAC_READ_SEARCH if the process belongs to another user than root.
 
-The kernel takes the process's mmap_lock for it, which the process may hold for long. So the daemon reads in a thread
-(`cgpause.pods.own_words`). A page of a file or of a userfaultfd does not delay the reading (FOLL_ANON, commit
-7f7ccc2ccc2e, Linux 4.17).
+The kernel takes the process's mmap_lock for it, which the process may hold for long; only SIGKILL ends the wait. So the
+daemon reads in a thread (`cgpause.pods.own_words`). A page of a file or of a userfaultfd does not delay the reading
+(FOLL_ANON, commit 7f7ccc2ccc2e, Linux 4.17).
 """
 
 from __future__ import annotations
@@ -119,10 +119,7 @@ def _first_environ(pod: Cgroup, name: str) -> tuple[bytes, bool]:
 
 
 def _pids(pod: Cgroup, name: str) -> list[int]:
-    """Return the processes of a container.
-
-    crun puts them one level further down, and an init in the container (systemd, Docker in Docker) one more.
-    """
+    """Return the processes of a container, which may be up to two levels further down (`Cgroup.descendants`)."""
     found: list[int] = []
     with suppress(CgpauseError), pod.child(name) as container:
         for inner in ("", *islice(container.descendants(2), _MOST_CONTAINERS)):

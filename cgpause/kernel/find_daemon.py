@@ -2,9 +2,8 @@
 
 A daemon keeps a flock on the root's memory.reclaim (`Cgroup.lock_for_daemon`). /proc/locks shows the owner to every
 user who can see its process (locks_show, fs/locks.c). It shows none on a kernel before 5.19 (no memory.reclaim), for a
-dry run (no lock), and in a container without the host's PID namespace. Then the unit's cgroup decides. cgpause never
-tries the lock itself: even a shared attempt needs root and could make a starting daemon fail. systemctl would show less
-and cost a process each time.
+dry run (no lock), and in a container without the host's PID namespace. Then the unit's cgroup decides. systemctl would
+show less and cost a process each time.
 """
 
 from __future__ import annotations
@@ -41,10 +40,7 @@ class FoundDaemon:
 
 
 def find_daemon(root: str, proc_locks: str = "/proc/locks") -> FoundDaemon:
-    """Return the state of the daemon of a tree, with its process id if /proc/locks shows that it has the tree's lock.
-
-    Without one the cgroup of the unit decides.
-    """
+    """Return the state of the daemon of a tree, with its process id if /proc/locks shows that it has the lock."""
     try:
         with Cgroup(root, "") as top:
             lock = top.daemon_lock()

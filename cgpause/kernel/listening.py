@@ -45,9 +45,6 @@ _NODE_CRITICAL = "-997"
 """`oom_score_adj` that kubelet gives to containers of PriorityClass system-node-critical, and of Guaranteed pods
 (GetContainerOOMScoreAdjust in k/k pkg/kubelet/qos/policy.go); before 1.22 also to system-cluster-critical and static
 pods (#99729)."""
-_DEPTH = 3
-"""Containers are children of the pod's cgroup. crun puts their processes one level further down, and an init in the
-container (systemd, Docker in Docker) one more."""
 
 
 def listens(pod: Cgroup) -> bool | None:
@@ -182,7 +179,7 @@ def _pids(pod: Cgroup, most_each: int = _TRIES) -> Iterator[int]:
     Nested containers come last: they may have other network namespaces.
     """
     with suppress(CgpauseError):
-        for name in pod.descendants(_DEPTH):
+        for name in pod.descendants():
             if not is_monitor(name):
                 with suppress(CgpauseError):
                     yield from pod.pids(name)[:most_each]

@@ -1,9 +1,6 @@
 """Reads the own words of pods in a thread: a command waits for the words for a second, the daemon's loop does not wait.
 
-A pod's *own word* is the variable CGPAUSE in the environment of a container (`cgpause.kernel.environment`).
-
-The kernel takes a lock of the process (mmap_lock) to show its environment. If the process holds that lock, the reading
-thread waits, and only SIGKILL ends the wait.
+`cgpause.kernel.environment` says what a pod's *own word* is, and why a reading may wait for a lock of a pod's process.
 """
 
 from __future__ import annotations
@@ -221,7 +218,6 @@ class OwnWordsThread(OwnWords):
         return requested
 
     def _read(self, key: CgroupId, containers: ContainerWords) -> bool | None:
-        """Read a pod's word; return True if there is no more to read, and None after an error of reading."""
         was_refused = self.is_refused
         try:
             done = super()._read(key, containers)

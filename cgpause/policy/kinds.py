@@ -57,10 +57,7 @@ class Kinds:
         return workload not in self._known and self._set(workload, known=None)
 
     def note_batch(self, workload: str | None) -> bool:
-        """Make a workload certainly batch, unless it is known as a service; return whether that is new.
-
-        For the end of a pod that was found not to listen, and for one that did not listen for FIRM_S.
-        """
+        """Make a workload certainly batch, unless it is known as a service; return whether that is new."""
         return workload is not None and not self._known.get(workload) and self._set(workload, known=False)
 
     def is_silent(self, workload: str | None) -> bool:
@@ -82,10 +79,9 @@ class Kinds:
             self._heard.discard(workload)
 
     def of_silent(self, workload: str | None, age_s: float) -> PodKind:
-        """Return STARTING or BATCH for a pod that has run for `age_s` since its containers changed and does not listen.
+        """Return BATCH, or in three cases (the docstring of the module) STARTING, for a pod that does not listen.
 
-        STARTING is a pod of a workload that has listened since the daemon started, or a pod younger than FIRM_S whose
-        workload is a known service, or is not certainly batch while another workload is.
+        It has run for `age_s` seconds since its containers changed.
         """
         if workload in self._heard or (self.is_service(workload) and age_s < FIRM_S):
             return PodKind.STARTING

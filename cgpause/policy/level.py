@@ -1,8 +1,7 @@
 """The level of memory.high of kubepods that fits a sample: a tripwire while memory is not tight, else an airbag; pure.
 
-Above memory.high the kernel stalls tasks that take memory, and kills none. The tripwire lies at the use where memory
-becomes tight: the stall wakes the daemon. The airbag lies just below the limit: the stall slows a burst down while the
-daemon pauses pods.
+Above memory.high the kernel stalls tasks that take memory, and kills none. A stall at the tripwire wakes the daemon; at
+the airbag, just below the limit, it slows a burst down while the daemon pauses pods.
 """
 
 from __future__ import annotations
