@@ -3,20 +3,13 @@
 It keeps four rules, which docs/policies.md explains:
 
 safe      The pods can reach their peaks one after another, nearest first, with the headroom and the memory that the
-          pods before them free (the banker's algorithm, Dijkstra 1965). The policy reserves the first one's whole worst
-          demand.
-slack     A pod runs while the growth of all running pods within one reaction leaves that way open. A new pod has its
-          grant reserved instead; before its first large drop a pod has up to 30 s of its growth reserved.
+          pods before them free (the banker's algorithm, Dijkstra 1965): `serving.way`.
+slack     A pod runs while the growth of all running pods within one reaction (`Demand.counted`) leaves that way open.
 start     A growing pod starts or resumes only if its grant fits beside 60 % of the grants of the running pods served
-          before it. The grant is the expected demand while a CPU is idle, and the worst demand while all are busy.
-          Without this rule pods would wait for each other halfway to their peaks. While half a CPU is idle, a pod
-          without a limit and with a known peak runs beside the first one as far as the slack allows.
+          before it (`serving.serve`). Without this rule pods would wait for each other halfway to their peaks.
 bounded   A pause costs time only if idle CPUs could run the pod; memory that pods free lowers that cost. Once pauses
-          have cost as much as a restart, one paused pod runs until it gives back, or all pods have headroom. Its grant
-          must fit beside the worst demand of the first pod and the grants of excused pods. At twice that cost the grant
-          need not fit (the ski-rental rule, Karlin et al. 1988). Only the pod's growth within one reaction is reserved.
-          If also no worst demand fits, and the kernel has killed twice at the limit of kubepods since pauses began to
-          cost, pauses prevent little: then all paused pods of the pod's priority run, not one.
+          have cost as much as a restart, one paused pod runs until it gives back, or all pods have headroom (the
+          ski-rental rule, Karlin et al. 1988): `_excuse`. Only its growth within one reaction is reserved.
 
 If no worst demand fits, the first pod of the last decision goes on alone. If it has gone or ended its surge, the batch
 pod with the smallest grant goes on instead, an old one before a new one: few pods take all that they may.
@@ -273,12 +266,10 @@ def _waiting(served: Served) -> list[Demand]:
 
 
 class _Cost(NamedTuple):
-    """The cost of pauses so far."""
+    """The cost of pauses so far; `cost_s` and `kills_before` are those of the next `ReserveState`."""
 
     cost_s: float
-    """In pod-seconds, as `ReserveState.cost_s`."""
     kills_before: int
-    """As `ReserveState.kills_before`."""
     is_futile: bool
     """Whether no worst demand fits, and the kernel killed FUTILE_KILLS times all the same."""
 

@@ -5,10 +5,7 @@ the order in which batch pods can reach their peaks one after another: nearest f
 first pod" is the first on the way. "The pods before it" come before it in the serving order.
 
 The way is the banker's algorithm (Dijkstra 1965): each demand has to fit the headroom and what the pods earlier on the
-way have given back. The least headroom that is left on the way is the *slack*. A pod runs only while the growth of all
-running pods within one reaction fits the slack. A growing pod that is paused or new also needs headroom for its grant
-(PROMISED). One exception: while half a CPU is idle, a pod without a limit and with a known peak needs headroom only for
-its first memory. The first pod and excused pods run in any case.
+way have given back. The least headroom that is left on the way is the *slack*. `serve` has the rules by which pods run.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ _SIGMAS = 2.0
 
 
 class Place(NamedTuple):
-    """One pod's place in a decision; amounts in bytes, `claim` is infinite without a limit."""
+    """One pod's place in a decision; amounts in bytes, `claim` infinite without a limit; other names as in `Demand`."""
 
     usage: PodUsage
     claim: float
@@ -53,14 +50,12 @@ class Place(NamedTuple):
     less PROMISED of their grants. For pods without a test: the headroom, to show."""
     basis: Basis
     pause_cost_s: float
-    """As `Demand.pause_cost_s`."""
     runs: bool
     first: bool = False
     """Whether the pod has its whole worst demand reserved."""
     excused: bool = False
     stoppable: bool = True
     negligible: int = 0
-    """As `Demand.negligible`."""
 
     def describe(self) -> str:
         """Return the place in words: the demand, its basis, the bytes available for it."""
@@ -101,10 +96,11 @@ def serve(
     """Give `headroom` (bytes) to `demands`, in serving order; return their places.
 
     - The first pod and excused pods run in any case.
-    - Any other pod runs if its growth fits the slack beside the growth of the running pods before it.
+    - Any other pod runs if its growth within one reaction fits the slack beside that of the running pods before it.
     - A growing pod that is paused or new needs its grant, too: it has to fit `headroom` beside PROMISED of the grants
       of the running pods before it (the first pod counts with its worst demand). If that pod is paused, `resume_share`
-      times the growth of the running pods before it has to stay free in the slack (RESUME_SHARE).
+      times the growth of the running pods before it has to stay free in the slack (RESUME_SHARE). One exception: a pod
+      with a `Demand.start` needs no headroom for its grant, only for that first memory.
 
     `was_first` was the first pod in the last decision. While no worst demand fits it stays first, and the result is
     unsafe only if its worst demand exceeds `headroom` by more than `margin` bytes.
