@@ -266,7 +266,7 @@ def _waiting(served: Served) -> list[Demand]:
 
 
 class _Cost(NamedTuple):
-    """The cost of pauses so far; `cost_s` and `kills_before` are those of the next `ReserveState`."""
+    """The cost of pauses so far; `cost_s` and `kills_before` are as in `ReserveState`."""
 
     cost_s: float
     kills_before: int
@@ -275,14 +275,18 @@ class _Cost(NamedTuple):
 
 
 def _cost_after(state: ReserveState, sample: Sample, running: int, waiting: Sequence[Demand], *, unsafe: bool) -> _Cost:
-    """Return the cost after this sample: `_cost_after_freeing_s` plus the time lost by `waiting` pods; 0 if none waits.
+    """Return the cost so far, less the part that freed memory pays off, plus the time lost by `waiting` pods.
 
-    `running` is the number of growing pods that run.
+    It is 0 if none waits. The part paid off is the bytes freed since the last sample, divided by the smallest grant of
+    a waiting pod: with so much memory a pod gets on without an excuse. `running` growing pods run.
     """
     if not waiting:
         return _Cost(0.0, sample.limit_kills, is_futile=False)
     runnable = runnable_pods(state.idle_cpus, sample.cpus, running, len(waiting))
-    before_s = _cost_after_freeing_s(state, waiting)
+    before_s = state.cost_s
+    if state.unsafe_since_ns is None:  # else nothing is paid off: no pod is sure of its turn
+        least = min(one.granted for one in waiting)
+        before_s *= max(1 - state.growths.freed_bytes / max(least, 1.0), 0.0)
     kills_before = state.kills_before if before_s else sample.limit_kills
     is_futile = unsafe and sample.limit_kills - kills_before >= FUTILE_KILLS
     elapsed_s = min(state.elapsed_s, _LONGEST_CHARGED_S)
@@ -336,19 +340,6 @@ def _actions(
     # Resumes last: a pause makes the headroom that a resume takes.
     actions.sort(key=lambda action: isinstance(action, Resume))
     return actions
-
-
-def _cost_after_freeing_s(state: ReserveState, waiting: Sequence[Demand]) -> float:
-    """Return the cost so far in pod-seconds, less the part that freed memory pays off.
-
-    That part is the bytes freed since the last sample, divided by the smallest grant of a waiting pod: with so much
-    memory a pod gets on without an excuse. If no worst demand fitted at the last decision, nothing is paid off: then no
-    pod is sure of its turn.
-    """
-    if state.unsafe_since_ns is not None:
-        return state.cost_s
-    least = min(one.granted for one in waiting)
-    return state.cost_s * max(1 - state.growths.freed_bytes / max(least, 1.0), 0.0)
 
 
 def _excuse(
