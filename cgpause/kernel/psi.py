@@ -53,20 +53,19 @@ class PsiTriggers:
         """Arm missing triggers, also on a new kubepods root. The caller calls it after each refresh."""
         if self._node_fd is None:
             self._arm_node()
-        key = None if kubepods is None else kubepods.id
         armed, old_fd = self._kubepods
-        if old_fd is not None and armed == key:
-            return
         if old_fd is not None:
+            if kubepods is not None and armed == kubepods.id:
+                return
             self._disarm(old_fd)
-        fd = None
-        if kubepods is not None:
-            path = os.path.join(kubepods.path, "memory.pressure")
-            try:
-                fd = self._arm(kubepods.open("memory.pressure", os.O_RDWR | os.O_NONBLOCK), path, KUBEPODS_TRIGGER)
-            except CgpauseError as e:
-                self._complain(path, e)
-        self._kubepods = (key, fd)
+        if kubepods is None:
+            return
+        path = os.path.join(kubepods.path, "memory.pressure")
+        try:
+            fd = self._arm(kubepods.open("memory.pressure", os.O_RDWR | os.O_NONBLOCK), path, KUBEPODS_TRIGGER)
+            self._kubepods = kubepods.id, fd
+        except CgpauseError as e:
+            self._complain(path, e)
 
     @property
     def on_node(self) -> bool:
