@@ -116,8 +116,12 @@ class Programs:
         return found
 
     def claims_bytes(self) -> int:
-        """Return the memory that pods into which `look` looks may still take, in bytes."""
-        return sum(map(_claim_bytes, filter(None, map(self._pods.get, self._changed))))
+        """Return the memory that pods with a limit into which `look` looks may still take, in bytes."""
+        claims = 0
+        for tracked in filter(None, map(self._pods.get, self._changed)):
+            used = 0 if tracked.usage is None else tracked.usage.used_bytes
+            claims += max((tracked.pod.memory_max_bytes or 0) - used, 0)
+        return claims
 
     def rest_until(self, at_ns: int) -> None:
         """Do not look before `at_ns`."""
@@ -187,12 +191,6 @@ def _check(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
         interval_ns = _WATCHED_INTERVAL_NS if rests else _INTERVAL_NS
         tracked.check_at_ns = at_ns + interval_ns if no_program else NEVER_NS
     return inside is not None and inside.program
-
-
-def _claim_bytes(tracked: TrackedPod) -> int:
-    """Return the bytes that a pod may still take, as far as its use is known; 0 without a limit."""
-    used = 0 if tracked.usage is None else tracked.usage.used_bytes
-    return max((tracked.pod.memory_max_bytes or 0) - used, 0)
 
 
 def _containers_use_little(pod: Cgroup) -> bool:
