@@ -134,13 +134,11 @@ class CpuStat(NamedTuple):
 
 def parse_cpu_stat(cpu_stat: bytes) -> CpuStat:
     """Read the CPU time and the throttling of a `cpu.stat`."""
-    throttled = b"\nthrottled_usec " in cpu_stat
-    return CpuStat(
-        parse_cpu_usage(cpu_stat),
-        _find(cpu_stat, b"nr_periods ", "cpu.stat") if throttled else 0,
-        _find(cpu_stat, b"nr_throttled ", "cpu.stat") if throttled else 0,
-        _find(cpu_stat, b"throttled_usec ", "cpu.stat") if throttled else 0,
-    )
+    usage_usec = parse_cpu_usage(cpu_stat)
+    if b"\nthrottled_usec " not in cpu_stat:
+        return CpuStat(usage_usec, 0, 0, 0)
+    keys = (b"nr_periods ", b"nr_throttled ", b"throttled_usec ")
+    return CpuStat(usage_usec, *(_find(cpu_stat, key, "cpu.stat") for key in keys))
 
 
 class MemInfo(NamedTuple):
