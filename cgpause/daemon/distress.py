@@ -147,11 +147,7 @@ class Distress:
         seen, signs = tracked.seen_since(since_ns), tracked.signs
         if signs.given_class is PodClass.BATCH:  # connections to others on the host's network would end its pauses
             return False
-        if (
-            signs.listens
-            or at_ns < seen.read_refused_at_ns
-            or at_ns - max(signs.started_ns, signs.seen_ns) > _SLOW_START_NS
-        ):
+        if signs.listens or at_ns < seen.read_refused_at_ns or at_ns - signs.since_ns > _SLOW_START_NS:
             return False
         if not signs.started_ns:
             if self._tree.classifier.kinds.is_batch(tracked.pod.workload):

@@ -109,5 +109,4 @@ def _awaits_name(tracked: TrackedPod, at_ns: int) -> bool:
 
     A container that starts later leads to a refresh anyway.
     """
-    since_ns = max(tracked.signs.seen_ns, tracked.signs.started_ns)
-    return tracked.pod.name is None and at_ns - since_ns < CALM_REFRESH_NS
+    return tracked.pod.name is None and at_ns - tracked.signs.since_ns < CALM_REFRESH_NS

@@ -153,8 +153,7 @@ class Programs:
 
     def _await_word(self, tracked: TrackedPod, at_ns: int) -> None:
         """Spare a pod with a program in this sample while its own word is unread, for LOOK_FOR_NS at most."""
-        since_ns = max(tracked.signs.started_ns, tracked.signs.seen_ns)
-        if at_ns - since_ns < LOOK_FOR_NS and self._is_word_unread(tracked):
+        if at_ns - tracked.signs.since_ns < LOOK_FOR_NS and self._is_word_unread(tracked):
             tracked.spare(at_ns + 1)
             tracked.check_at_ns = at_ns  # the next sample checks again
             self.awaits_word = True
@@ -185,7 +184,7 @@ def _check(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
         tracked.pod = replace(tracked.pod, no_program=no_program)
     # A new pod is checked at each sample. An older one rests: an event reports its next container.
     rests = not is_new and watched and (inside is None or not inside.runtime)
-    is_expected = at_ns - max(signs.started_ns, signs.seen_ns) < CREATING_S * NS_PER_S  # a runtime can hang for ever
+    is_expected = at_ns - signs.since_ns < CREATING_S * NS_PER_S  # a runtime can hang for ever
     tracked.expects_program = no_program and not rests and is_expected
     if not is_new:
         interval_ns = _WATCHED_INTERVAL_NS if rests else _INTERVAL_NS

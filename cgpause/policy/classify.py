@@ -68,18 +68,22 @@ class KindSigns:
     checked_ns: int = 0
     """Time of the last check for a listening process."""
 
+    @property
+    def since_ns(self) -> int:
+        """Time since which the daemon has seen the pod's present containers."""
+        return max(self.seen_ns, self.started_ns)
+
     def ran_s(self, paused: PauseRecord | None, at_ns: int) -> float:
         """Return the seconds that the pod's present containers have run until `at_ns`, as far as the daemon has seen.
 
         `paused` is its present pause. Pauses do not count: a paused pod hardly gets on with its start.
         """
-        since_ns = max(self.seen_ns, self.started_ns)
-        paused_ns = self.paused_ns + (0 if paused is None else at_ns - max(paused.since_ns, since_ns))
-        return max(at_ns - since_ns - paused_ns, 0) / NS_PER_S
+        paused_ns = self.paused_ns + (0 if paused is None else at_ns - max(paused.since_ns, self.since_ns))
+        return max(at_ns - self.since_ns - paused_ns, 0) / NS_PER_S
 
     def note_pause_end(self, paused: PauseRecord, at_ns: int) -> None:
         """Take in that the pause `paused` ended at `at_ns`."""
-        self.paused_ns += max(at_ns - max(paused.since_ns, self.seen_ns, self.started_ns), 0)
+        self.paused_ns += max(at_ns - max(paused.since_ns, self.since_ns), 0)
 
 
 class Classified(Protocol):
