@@ -23,15 +23,13 @@ class CgroupDriver(StrEnum):
 # A UUID, or for a static pod the md5 of its manifest: 32 hex digits without dashes.
 _UID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
 _ROOT = re.compile(r"(?:[A-Za-z0-9_]+-)*kubepods\.slice|kubepods")
-_TIER = re.compile(
-    r"(?:(?:[A-Za-z0-9_]+-)*kubepods-)(?P<slice>burstable|besteffort)\.slice|(?P<dir>burstable|besteffort)"
-)
+_TIER = re.compile(r"(?:[A-Za-z0-9_]+-)*kubepods-(?P<slice>burstable|besteffort)\.slice|(?P<dir>burstable|besteffort)")
 _POD = re.compile(
     rf"(?:[A-Za-z0-9_]+-)*kubepods(?:-(?:burstable|besteffort))?-pod(?P<slice>{_UID})\.slice|pod(?P<dir>{_UID})"
 )
 _MONITOR = "crio-conmon-"
 _CONTAINER = re.compile(
-    r"(?:(?:cri-containerd|crio|docker|libpod)-)(?P<scope>[0-9a-f]{64})\.scope|(?:crio-)?(?P<dir>[0-9a-f]{64})"
+    r"(?:cri-containerd|crio|docker|libpod)-(?P<scope>[0-9a-f]{64})\.scope|(?:crio-)?(?P<dir>[0-9a-f]{64})"
 )
 _TIERS = {"burstable": QosClass.BURSTABLE, "besteffort": QosClass.BEST_EFFORT}
 
