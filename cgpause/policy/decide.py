@@ -226,7 +226,7 @@ def _due_ns(pod: Pod, stretch: limits.Stretch, at_ns: int, config: Config) -> in
 def _quiet(
     unused_bytes: float,
     paused: list[PodUsage],
-    stretches: Mapping[CgroupId, limits.Stretch],
+    stretches: limits.Stretches,
     sample: Sample,
     next_ns: int,
     config: Config,
@@ -256,9 +256,7 @@ def _concerned(state: State, learned: reserve.ReserveState, sample: Sample) -> t
     return tuple([usage for usage in sample.pods if usage.pod.cgroup in concerned])
 
 
-def _group(
-    pods: tuple[PodUsage, ...], stretches: Mapping[CgroupId, limits.Stretch], sample: Sample, config: Config
-) -> _Groups:
+def _group(pods: tuple[PodUsage, ...], stretches: limits.Stretches, sample: Sample, config: Config) -> _Groups:
     at_ns, parts, is_reserve = sample.at_ns, _Groups([], [], [], []), config.policy is Policy.RESERVE
     due: list[PodUsage] = []
     for usage in rank(pods):
@@ -289,7 +287,7 @@ def _group(
 
 
 def _take_turns(
-    parts: _Groups, due: list[PodUsage], stretches: Mapping[CgroupId, limits.Stretch], sample: Sample, config: Config
+    parts: _Groups, due: list[PodUsage], stretches: limits.Stretches, sample: Sample, config: Config
 ) -> None:
     """Sort the `due` pods, whose pause has taken the longest time allowed, into resumed and still paused ones.
 
@@ -351,7 +349,7 @@ def _next_ns(
     sample: Sample,
     unused_bytes: float,
     paused: list[PodUsage],
-    stretches: Mapping[CgroupId, limits.Stretch],
+    stretches: limits.Stretches,
     config: Config,
 ) -> int:
     """Return the ns until the next sample; while pods are paused, at the latest when one is to be resumed or frozen."""
