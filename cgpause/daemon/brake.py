@@ -320,9 +320,8 @@ class Brake:
     def _leave(self, root: _Root, at_ns: int) -> None:
         root.level = None
         root.retry_at_ns = at_ns + _RETRY_NS
-        self._complain(
-            root, logging.INFO, "memory.high left alone", CgpauseError("another program has set a lower one")
-        )
+        why = CgpauseError("another program has set a lower one")
+        self._complain(root, logging.INFO, "memory.high left alone", why)
 
     def _complain(self, root: _Root, level: int, what: str, error: CgpauseError) -> None:
         # Log each error once: it may come back every tick.

@@ -108,9 +108,8 @@ def serve(
     The result has the places of the paused pods and of the pods that must not run; with `all_pods` of all pods.
     """
     active = [one for one in demands if one.active]
-    first, unsafe = _first(
-        active or [one for one in demands if one.fastest > one.negligible], headroom, margin, was_first
-    )
+    asking = active or [one for one in demands if one.fastest > one.negligible]
+    first, unsafe = _first(asking, headroom, margin, was_first)
     slack, blocked = way(active, headroom, first, alone=len(demands) == 1)
     overdue, running = _overdue(active, first, blocked), Growing()
     places: list[Place] = []
