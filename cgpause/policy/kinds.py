@@ -93,12 +93,9 @@ class Kinds:
         """Set what is known of a workload; return whether that is new."""
         if workload is None:
             return False
-        if workload in self._known and self._known[workload] is known:
-            self._known[workload] = self._known.pop(workload)  # the newest now
-            return False
-        self._batch += (known is False) - (self._known.get(workload) is False)
-        self._known.pop(workload, None)  # the newest now
-        self._known[workload] = known
+        is_new = workload not in self._known or self._known[workload] is not known
+        self._batch += (known is False) - (self._known.pop(workload, None) is False)
+        self._known[workload] = known  # the newest now
         if len(self._known) > KEPT:
             self.forget(next(iter(self._known)))
-        return True
+        return is_new
