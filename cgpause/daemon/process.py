@@ -211,14 +211,12 @@ class Daemon:
         The policies compute with the mechanism and the quota of the configuration.
         """
         stretches = dict(self._loop.state.stretches)
-        for tracked in self._tree.pods.values():
-            pod = tracked.pod
-            if not self._is_outdated(tracked):
-                continue
+        for tracked in filter(self._is_outdated, self._tree.pods.values()):
+            key = tracked.pod.cgroup
             with suppress(BusyError, CgroupGoneError):
                 self._actuator.resume(tracked, "the configuration has changed", Result.OPERATOR)
-                if pod.cgroup in stretches:  # as by the policy, or it could not be paused again for min_run_s
-                    stretches[pod.cgroup] = replace(stretches[pod.cgroup], resumed_by_policy=True)
+                if key in stretches:  # as by the policy, or it could not be paused again for min_run_s
+                    stretches[key] = replace(stretches[key], resumed_by_policy=True)
         self._loop.state = self._loop.state._replace(stretches=stretches)
 
     def _is_outdated(self, tracked: TrackedPod) -> bool:
