@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from enum import StrEnum
 
 from cgpause.core.cgroup_names import is_monitor
@@ -105,12 +106,9 @@ class Processes:
         """
         pids: list[int] = []
         for name in below:
-            if is_monitor(name):  # it is the parent of the processes that it starts
-                continue
-            try:
-                pids += pod.pids(name)
-            except CgpauseError:
-                continue  # the container has ended
+            if not is_monitor(name):  # it is the parent of the processes that it starts
+                with suppress(CgpauseError):  # the container has ended
+                    pids += pod.pids(name)
         inside = set(pids)
         self._answered = {pid: known for pid, known in self._answered.items() if pid in inside}
         self.doubted = False
