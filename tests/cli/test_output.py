@@ -7,7 +7,8 @@ import re
 from typing import Any
 
 import pytest
-from helpers.commandline import GIB, MIB, Patch
+from helpers.commandline import GIB, MIB
+from helpers.fixtures import Capture, Patch
 from helpers.nodes import pod
 from rich.console import Console
 
@@ -27,7 +28,6 @@ LONGEST_NAMESPACE = "n" * 63
 LONGEST_NAME = "p" * 253
 HOSTILE = "a\x1b[31m\n\r\t\x00\x7f\u202e\udcff[bold]:smile:b"
 ESCAPED = r"a\x1b[31m\n\r\t\x00\x7f\u202e\udcff[bold]:smile:b"
-Capture = pytest.CaptureFixture[str]
 
 
 def pod_values(**changes: object) -> dict[str, Any]:

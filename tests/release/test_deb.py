@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from helpers.fixtures import Patch
 from lab.vm import image as vm_image
 from lab.vm.host import LabError, cache_dir
 from packaging.requirements import Requirement
@@ -57,9 +58,7 @@ def test_lintian_finds_nothing(package: Path) -> None:
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
-def test_the_same_twice_is_the_same_bytes(
-    package: Path, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_twice_is_the_same_bytes(package: Path, wheel: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", str(deb.source_epoch()))
 
     again = deb.build_package(tmp_path, wheel, cache_dir())
@@ -157,7 +156,7 @@ def test_the_image_for_tests_has_what_it_depends_on() -> None:
     assert len(DEPENDS) == CONTROL.count("python3-")
 
 
-def test_what_is_not_pure_python_is_not_bundled(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_pure_python_is_not_bundled(wheel: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     info = tmp_path / "bundle/fast-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "WHEEL").write_text("Root-Is-Purelib: false\n")

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.fixtures import Capture
 
 from cgpause import restore
 from cgpause.config.arguments import daemon_parser, parse_options
@@ -193,7 +194,7 @@ def launcher_arguments(options: str = "") -> list[str]:
     return words[2:]
 
 
-def test_exec_stop_post_resumes_what_the_daemon_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exec_stop_post_resumes_what_the_daemon_left(tmp_path: Path, capsys: Capture) -> None:
     arguments = launcher_arguments()
 
     assert arguments == ["--daemon-only"]
@@ -214,9 +215,7 @@ def daemons_options(folder: Path) -> list[str]:
     return options
 
 
-def test_every_option_of_the_daemon_reaches_the_check_and_the_clean_up_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_option_of_the_daemon_reaches_the_check_and_the_clean_up_too(tmp_path: Path, capsys: Capture) -> None:
     """Otherwise a daemon with such an option would leave pods paused, and systemd could not reload it."""
     assert values("Environment") == ["CGPAUSE_OPTIONS="], "unset, systemd complains at each start"
     (tree := tmp_path / "cgroup-root").mkdir()
@@ -232,7 +231,7 @@ def test_every_option_of_the_daemon_reaches_the_check_and_the_clean_up_too(
     capsys.readouterr()
 
 
-def test_no_option_of_the_daemon_has_abbreviations(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_option_of_the_daemon_has_abbreviations(capsys: Capture) -> None:
     """--d would mean --dry-run for the daemon, but could mean --daemon-only for the clean-up."""
     for main in (parse_options, reload.main, restore.main):
         with pytest.raises(SystemExit, match="2"):
@@ -240,9 +239,7 @@ def test_no_option_of_the_daemon_has_abbreviations(capsys: pytest.CaptureFixture
     capsys.readouterr()
 
 
-def test_reload_checks_the_file_the_daemon_runs_with_and_then_signals(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reload_checks_the_file_the_daemon_runs_with_and_then_signals(tmp_path: Path, capsys: Capture) -> None:
     check, signal = values("ExecReload")
     config = tmp_path / "config.toml"
     arguments = module_arguments(check, "cgpause.daemon.reload", f"--config {config}")

@@ -16,6 +16,7 @@ from typing import Self
 
 import pytest
 from helpers.commandline import invoke
+from helpers.fixtures import Log
 from helpers.metrics import Samples, parsed
 from helpers.trees import wait_until
 
@@ -65,9 +66,7 @@ def test_what_is_not_recent_is_not_shown(path: str, publish: Publish) -> None:
     assert found["cgpause_snapshot_timestamp_seconds", ()] == 1795000000
 
 
-def test_what_is_wrong_is_said_once_and_so_is_that_it_is_over(
-    path: str, publish: Publish, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_wrong_is_said_once_and_so_is_that_it_is_over(path: str, publish: Publish, caplog: Log) -> None:
     caplog.set_level("INFO")
     source = Source(path)
     for _ in range(3):

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from helpers.fixtures import Log, Patch
 from helpers.refusals import failing
 
 from cgpause.core.paths import HISTORY_FILE
@@ -20,12 +21,12 @@ def event(number: int) -> Event:
 
 
 @pytest.fixture
-def path(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> str:
+def path(tmp_path: Path, caplog: Log) -> str:
     caplog.set_level(logging.INFO)
     return str(tmp_path / HISTORY_FILE)
 
 
-def test_an_event_is_logged_with_its_fields_and_kept(path: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_event_is_logged_with_its_fields_and_kept(path: str, caplog: Log) -> None:
     report(event(1), HistoryWriter(path, 1).keep, logging.WARNING)
     report(event(2), None)
 
@@ -35,9 +36,7 @@ def test_an_event_is_logged_with_its_fields_and_kept(path: str, caplog: pytest.L
     assert list(history.read(path)) == [event(1)]
 
 
-def test_a_missing_folder_is_told_once_with_who_makes_it_and_tried_again_each_time(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_folder_is_told_once_with_who_makes_it_and_tried_again_each_time(tmp_path: Path, caplog: Log) -> None:
     caplog.set_level(logging.INFO)
     folder = tmp_path / "absent"
     path = str(folder / HISTORY_FILE)
@@ -56,7 +55,7 @@ def test_a_missing_folder_is_told_once_with_who_makes_it_and_tried_again_each_ti
     assert list(history.read(path)) == [event(6), event(7)]
 
 
-def test_the_thread_takes_another_size(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_takes_another_size(path: str, monkeypatch: Patch) -> None:
     thread = StateDirThread.start(path, 0)
     assert thread is not None
     thread.limit(1)
@@ -68,7 +67,7 @@ def test_the_thread_takes_another_size(path: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_disk_that_hangs_holds_up_nobody_and_costs_a_bounded_memory(
-    path: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    path: str, caplog: Log, monkeypatch: Patch
 ) -> None:
     thawed, real = threading.Event(), history.append
 
@@ -95,9 +94,7 @@ def test_a_disk_that_hangs_holds_up_nobody_and_costs_a_bounded_memory(
     assert f"history written again file={path} lost={100 - kept}" in caplog.messages
 
 
-def test_a_system_without_a_thread_left_runs_without_a_history(
-    path: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_system_without_a_thread_left_runs_without_a_history(path: str, caplog: Log, monkeypatch: Patch) -> None:
     monkeypatch.setattr(threading.Thread, "start", failing(RuntimeError("can't start new thread")))
 
     assert StateDirThread.start(path, 1) is None
