@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from helpers.commandline import Patch, run
+from helpers.processes import executable
 from helpers.refusals import failing
 from helpers.trees import FakeTree, lock_held
 
@@ -91,10 +92,7 @@ def read_only_memory_high(_: FakeTree, patch: Patch) -> None:
 def systemd_garbage(tree: FakeTree, patch: Patch) -> None:
     patch.undo()  # a real process, so that its output is decoded
     folder = tree.folder / "bin"
-    folder.mkdir()
-    script = folder / "systemctl"
-    script.write_text("#!/bin/sh\nprintf 'LoadState=\\377\\376\\n'\n")
-    script.chmod(0o755)
+    executable(folder / "systemctl", "printf 'LoadState=\\377\\376\\n'")
     patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 

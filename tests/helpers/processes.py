@@ -1,4 +1,4 @@
-"""Processes in the containers of a made tree's pods."""
+"""Processes in the containers of a made tree's pods, and shell scripts."""
 
 from __future__ import annotations
 
@@ -41,3 +41,10 @@ def put(place: Path, *pids: int) -> None:
     """List processes in a cgroup."""
     place.mkdir(exist_ok=True)
     (place / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+
+
+def executable(path: Path, script: str) -> None:
+    """Write a shell script, and make its folder if that is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.processes import executable
 
 from cgpause.core.paths import DEFAULT_CONFIG
 from cgpause.daemon import upgrade
@@ -27,12 +28,6 @@ SHOWN = [
     ),
     pytest.param('Environment="B= CGPAUSE_OPTIONS=--verbose"', "", id="another-variable"),
 ]
-
-
-def executable(path: Path, script: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
 
 
 def this_python(path: Path) -> None:

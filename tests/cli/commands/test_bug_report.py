@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from helpers.commandline import Patch, argv, invoke, process, run, with_config
+from helpers.processes import executable
 from helpers.refusals import refusing
 from helpers.trees import FakeTree, pause_pod, wait_until
 
@@ -69,10 +70,8 @@ def write(tree: FakeTree, *options: str) -> dict[str, str]:
 
 def programs(folder: Path, **scripts: str) -> dict[str, str]:
     """Make shell scripts with the given names, such as systemctl; return the environment that has them first."""
-    folder.mkdir()
     for name, script in scripts.items():
-        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-        (folder / name).chmod(0o755)
+        executable(folder / name, script)
     return {"PATH": f"{folder}:/usr/bin:/bin"}
 
 
