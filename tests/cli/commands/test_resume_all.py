@@ -7,12 +7,12 @@ import os
 import pytest
 from helpers.commandline import THROTTLED, invoke, run, with_config
 from helpers.fixtures import Patch
+from helpers.restoring import brake
 from helpers.trees import FakeTree, cpu_max, damage, pause_pod
 
 from cgpause.cli import byhand
 from cgpause.core.errors import Exit
 from cgpause.core.model import CpuMax, Owner
-from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import high
 
 
@@ -103,9 +103,7 @@ def test_resume_all_of_a_namespace_does_not_leave_out_paused_pods_without_a_name
 
 
 def test_resume_all_gives_memory_high_back(tree: FakeTree) -> None:
-    (tree.kubepods / "memory.high").write_text("max\n")
-    with Cgroup(str(tree.root), tree.kubepods.name) as kubepods:
-        high.set_high(kubepods, 1 << 20, 1)
+    brake(tree.kubepods)
     all_of_it = ("--cgroup-root", str(tree.root), "resume", "--all")
 
     assert invoke(*all_of_it, "--dry-run").stdout == f"{tree.kubepods.name} would get its memory.high back\n"
@@ -114,9 +112,7 @@ def test_resume_all_gives_memory_high_back(tree: FakeTree) -> None:
 
 
 def test_a_rehearsal_of_memory_high_says_what_the_release_says(tree: FakeTree) -> None:
-    (tree.kubepods / "memory.high").write_text("max\n")
-    with Cgroup(str(tree.root), tree.kubepods.name) as kubepods:
-        high.set_high(kubepods, 1 << 20, 1)
+    brake(tree.kubepods)
     all_of_it = ("--cgroup-root", str(tree.root), "resume", "--all")
     (tree.kubepods / "memory.high").write_text("4096\n")
     words = "would keep its memory.high 4096: another program wrote it"
