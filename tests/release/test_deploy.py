@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -167,22 +167,19 @@ def test_the_sidecar_can_read_figures_and_nothing_else(pod: dict[str, Any]) -> N
 # --- as options of podman ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["pod", "container", "security", "profile", "env", "memory"])
-def test_what_it_does_not_know_it_refuses(pod: dict[str, Any], where: str) -> None:
-    changed = copy.deepcopy(pod)
-    container = container_of(changed, "cgpause")
-    if where == "pod":
-        changed["hostIPC"] = True
-    elif where == "container":
-        container["volumeDevices"] = []  # type: ignore[index] # a dict, underneath
-    elif where == "security":
-        container["securityContext"]["procMount"] = "Unmasked"
-    elif where == "profile":
-        changed["securityContext"]["seccompProfile"]["type"] = "Unconfined"
-    elif where == "env":
-        container["env"][0]["valueFrom"] = {}
-    else:
-        container["resources"]["limits"]["memory"] = "1G"
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda pod, _: pod.update(hostIPC=True), id="pod"),
+        pytest.param(lambda _, container: container.update(volumeDevices=[]), id="container"),
+        pytest.param(lambda _, container: container["securityContext"].update(procMount="Unmasked"), id="security"),
+        pytest.param(lambda pod, _: pod["securityContext"]["seccompProfile"].update(type="Unconfined"), id="profile"),
+        pytest.param(lambda _, container: container["env"][0].update(valueFrom={}), id="env"),
+        pytest.param(lambda _, container: container["resources"]["limits"].update(memory="1G"), id="memory"),
+    ],
+)
+def test_what_it_does_not_know_it_refuses(pod: dict[str, Any], change: Callable[[Any, Any], object]) -> None:
+    change(pod, container_of(pod, "cgpause"))
 
     with pytest.raises(ValueError, match=r"\w"):
-        podman_options(changed, "cgpause", FOLDERS, "")
+        podman_options(pod, "cgpause", FOLDERS, "")
