@@ -166,6 +166,7 @@ def test_who_may_not_read_it_is_told_who_may(path: str, monkeypatch: Patch) -> N
 
 
 MINUTE_NS = 60_000_000_000
+NOTHING = Learned()
 JOB, WEB = {"default/job": (5,)}, {"default/job": (5,), "default/web": (7,)}
 
 
@@ -194,8 +195,8 @@ def hand() -> Hand:
     return Hand()
 
 
-def saver_at(path: str | None, hand: Hand, known: Learned | None = None) -> Saver:
-    return Saver(path, cast("recorder.StateDirThread", hand), known or Learned())
+def saver_at(path: str | None, hand: Hand, saved: Learned | None = NOTHING) -> Saver:
+    return Saver(path, cast("recorder.StateDirThread", hand), saved)
 
 
 def test_a_change_is_saved_by_the_thread_and_the_next_one_a_minute_later(path: str, hand: Hand) -> None:
@@ -292,16 +293,22 @@ def test_what_was_saved_is_loaded(path: str, caplog: Log) -> None:
     assert caplog.messages == [f"learned workloads loaded file={path} peaks=1 kinds=1"]
 
 
-def test_a_damaged_file_is_told_once_and_replaced_by_the_next(path: str, hand: Hand, caplog: Log) -> None:
-    Path(path).write_text('{"schema":2}')
+@pytest.mark.parametrize(("what", "why"), [("damaged", "schema 2"), ("fifo", "cannot read"), ("link", "cannot read")])
+def test_what_no_daemon_of_now_has_written_is_told_once_and_replaced_by_the_next(
+    path: str, hand: Hand, caplog: Log, what: str, why: str
+) -> None:
+    if what == "damaged":
+        Path(path).write_text('{"schema":2}')
+    else:
+        occupy(Path(path), what)
 
-    one = Saver(path, cast("recorder.StateDirThread", hand), load(path))
+    one = saver_at(path, hand, load(path))
     one.tick(1, JOB, Kinds())
     hand.work()
 
     (line,) = caplog.messages
     assert line.startswith("learned workloads not loaded error=")
-    assert "schema 2" in line
+    assert why in line
     assert learned.read(path) == Learned(JOB)
 
 
@@ -311,7 +318,7 @@ def test_a_file_that_may_be_good_but_could_not_be_read_is_kept(
     learned.write(path, KNOWN)
     with monkeypatch.context() as broken:
         broken.setattr(os, "open", refusing(errno.EIO, path))
-        one = Saver(path, cast("recorder.StateDirThread", hand), load(path))
+        one = saver_at(path, hand, load(path))
 
     one.tick(1, JOB, Kinds())
     one.save(WEB, Kinds())
@@ -321,14 +328,3 @@ def test_a_file_that_may_be_good_but_could_not_be_read_is_kept(
     (line,) = caplog.messages
     assert line.startswith("learned workloads not loaded error=")
     assert "saves nothing until it is started again" in line
-
-
-@pytest.mark.parametrize("what", ["fifo", "link"])
-def test_what_no_daemon_has_written_is_replaced(path: str, hand: Hand, what: str) -> None:
-    occupy(Path(path), what)
-
-    one = Saver(path, cast("recorder.StateDirThread", hand), load(path))
-    one.tick(1, JOB, Kinds())
-    hand.work()
-
-    assert learned.read(path) == Learned(JOB)
