@@ -84,17 +84,13 @@ def test_a_dry_run_gives_the_answer_of_the_real_pause_where_that_changes_nothing
     assert (trial.exit_code == 0) == (owner is Owner.MANUAL and not args)
 
 
-@pytest.mark.parametrize(
-    "args",
-    [["check"], ["status"], ["status", "-ojson"], ["explain"], ["explain", "-ojson"], ["config"]],
-    ids=" ".join,
-)
-def test_commands_that_only_look_change_nothing(args: list[str], tree: FakeTree) -> None:
+@pytest.mark.parametrize("command", ["check", "status", "status -ojson", "explain", "explain -ojson", "config"])
+def test_commands_that_only_look_change_nothing(command: str, tree: FakeTree) -> None:
     tree.set_used(int(0.99 * GIB))
     tree.add_pod("web")
     pause_pod(tree.root, tree.add_pod("db"), Owner.MANUAL)
     damage(tree.add_pod("damaged"))
     before = snapshot(tree.folder)
 
-    assert run(tree, *args).exit_code == 0
+    assert run(tree, *command.split()).exit_code == 0
     assert snapshot(tree.folder) == before

@@ -155,25 +155,20 @@ def test_of_a_pause_with_an_end_it_is_said_who_ends_it(
 @pytest.mark.parametrize(
     ("config", "option", "expected", "said"),
     [
-        ("", [], (THROTTLED, False), "cpu.max 50000 100000 -> 1001 100000"),
-        ('mechanism = "freeze"\n', [], ("50000 100000", True), "frozen"),
-        (
-            'mechanism = "freeze"\n',
-            ["--mechanism", "throttle"],
-            (THROTTLED, False),
-            "cpu.max 50000 100000 -> 1001 100000",
-        ),
-        ("[throttle]\nquota_us = 5000\n", [], ("5000 100000", False), "cpu.max 50000 100000 -> 5000 100000"),
-        ("", ["--mechanism", "freeze"], ("50000 100000", True), "frozen"),
+        ("", "", (THROTTLED, False), "cpu.max 50000 100000 -> 1001 100000"),
+        ('mechanism = "freeze"\n', "", ("50000 100000", True), "frozen"),
+        ('mechanism = "freeze"\n', "--mechanism throttle", (THROTTLED, False), "cpu.max 50000 100000 -> 1001 100000"),
+        ("[throttle]\nquota_us = 5000\n", "", ("5000 100000", False), "cpu.max 50000 100000 -> 5000 100000"),
+        ("", "--mechanism freeze", ("50000 100000", True), "frozen"),
     ],
     ids=["default", "configured", "option-wins", "configured-quota", "option"],
 )
 def test_the_mechanism_is_the_option_or_what_is_configured_and_a_resume_undoes_it(
-    config: str, option: list[str], expected: tuple[str, bool], said: str, tree: FakeTree, web: Path
+    config: str, option: str, expected: tuple[str, bool], said: str, tree: FakeTree, web: Path
 ) -> None:
     options = with_config(tree, config)
 
-    assert run(tree, *options, "pause", "web", *option).stdout == f"default/web paused: {said}\n"
+    assert run(tree, *options, "pause", "web", *option.split()).stdout == f"default/web paused: {said}\n"
     assert (cpu_max(web), frozen(web), records_left(tree.root)) == (*expected, [web])
     assert run(tree, *options, "resume", "web").stdout == "default/web resumed: cpu.max 50000 100000\n"
     assert (cpu_max(web), frozen(web), records_left(tree.root)) == ("50000 100000", False, [])
