@@ -154,14 +154,8 @@ def test_a_completion_that_fails_says_nothing(name: str, command: str, tmp_path:
 
 def fish_offers(line: str, env: Mapping[str, str]) -> list[str]:
     script = f"source {REPO}/scripts/completions/cgpause.fish; complete -C {line!r}"
-    done = subprocess.run(
-        [installed("fish"), "--no-config", "-c", script],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    command = [installed("fish"), "--no-config", "-c", script]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr == ""
     return [offer.partition("\t")[0] for offer in done.stdout.splitlines()]
 

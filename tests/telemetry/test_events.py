@@ -14,15 +14,7 @@ from helpers.nodes import ORIGINAL, S, pod, record
 from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism, Owner, Result
 from cgpause.ledger.ledger import Resumed
-from cgpause.telemetry.events import (
-    MESSAGE_IDS,
-    Event,
-    EventKind,
-    PauseKey,
-    boot_id,
-    make_event,
-    resumed_event,
-)
+from cgpause.telemetry.events import MESSAGE_IDS, Event, EventKind, PauseKey, boot_id, make_event, resumed_event
 from cgpause.telemetry.history import encode
 
 HOSTILE = "a\x1b[31m\nresumed pod=x\u2028\udcff"

@@ -38,12 +38,7 @@ def leave(program: TerminalProgram) -> None:
 
 @contextmanager
 def shown(
-    tree: FakeTree,
-    columns: int = 80,
-    lines: int = 24,
-    *,
-    as_job: bool = False,
-    options: Sequence[str] = (),
+    tree: FakeTree, columns: int = 80, lines: int = 24, *, as_job: bool = False, options: Sequence[str] = ()
 ) -> Iterator[TerminalProgram]:
     with TerminalProgram(argv(tree, *options, "top"), columns=columns, lines=lines, as_job=as_job) as program:
         program.wait_for("q quit")
