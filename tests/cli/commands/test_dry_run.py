@@ -44,17 +44,17 @@ def freeze_unasked(pod: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "mechanism", "arrange", "args"),
+    ("held", "arrange", "args"),
     [
-        (Owner.DAEMON, Mechanism.FREEZE, None, ["--mechanism", "throttle"]),
-        (Owner.DAEMON, Mechanism.THROTTLE, freeze_unasked, ["--mechanism", "freeze"]),
-        (Owner.DAEMON, Mechanism.THROTTLE, lambda pod: (pod / "cpu.max").write_text("rubbish\n"), []),
-        (Owner.MANUAL, Mechanism.THROTTLE, None, ["--mechanism", "freeze"]),
-        (Owner.MANUAL, Mechanism.FREEZE, None, ["--mechanism", "throttle", "--for", "10m"]),
-        (Owner.MANUAL, Mechanism.THROTTLE, None, []),
-        (None, None, freeze_unasked, ["--mechanism", "freeze"]),
-        (None, None, lambda pod: (pod / "cpu.max").write_text("rubbish\n"), []),
-        (None, None, damage, []),
+        ((Owner.DAEMON, Mechanism.FREEZE), None, "--mechanism throttle"),
+        ((Owner.DAEMON, Mechanism.THROTTLE), freeze_unasked, "--mechanism freeze"),
+        ((Owner.DAEMON, Mechanism.THROTTLE), lambda pod: (pod / "cpu.max").write_text("rubbish\n"), ""),
+        ((Owner.MANUAL, Mechanism.THROTTLE), None, "--mechanism freeze"),
+        ((Owner.MANUAL, Mechanism.FREEZE), None, "--mechanism throttle --for 10m"),
+        ((Owner.MANUAL, Mechanism.THROTTLE), None, ""),
+        (None, freeze_unasked, "--mechanism freeze"),
+        (None, lambda pod: (pod / "cpu.max").write_text("rubbish\n"), ""),
+        (None, damage, ""),
     ],
     ids=[
         "taking-over-frozen", "taking-over-frozen-by-others", "taking-over-unreadable", "by-hand-otherwise",
@@ -62,26 +62,21 @@ def freeze_unasked(pod: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_dry_run_gives_the_answer_of_the_real_pause_where_that_changes_nothing(
-    owner: Owner | None,
-    mechanism: Mechanism | None,
-    arrange: Callable[[Path], object] | None,
-    args: list[str],
-    tree: FakeTree,
-    web: Path,
+    held: tuple[Owner, Mechanism] | None, arrange: Callable[[Path], object] | None, args: str, tree: FakeTree, web: Path
 ) -> None:
-    if owner is not None and mechanism is not None:
-        pause_pod(tree.root, web, owner, mechanism=mechanism)
+    if held is not None:
+        pause_pod(tree.root, web, *held)
     if arrange is not None:
         arrange(web)
     before = snapshot(tree.root)
 
-    trial = run(tree, "pause", "web", *args, "--dry-run")
+    trial = run(tree, "pause", "web", *args.split(), "--dry-run")
     assert snapshot(tree.root) == before
-    really = run(tree, "pause", "web", *args)
+    really = run(tree, "pause", "web", *args.split())
 
     assert snapshot(tree.root) == before
     assert (trial.exit_code, trial.stdout, trial.stderr) == (really.exit_code, really.stdout, really.stderr)
-    assert (trial.exit_code == 0) == (owner is Owner.MANUAL and not args)
+    assert (trial.exit_code == 0) == (held == (Owner.MANUAL, Mechanism.THROTTLE) and not args)
 
 
 @pytest.mark.parametrize("command", ["check", "status", "status -ojson", "explain", "explain -ojson", "config"])

@@ -80,6 +80,8 @@ def odd_logs(tree: FakeTree) -> None:
 
 
 KUBEPODS = "cgroup/kubepods.slice"
+TIER = f"{KUBEPODS}/kubepods-burstable.slice"
+BAD = f"{TIER}/kubepods-burstable-pod{make_uid(2).replace('-', '_')}.slice"
 POD = f"{KUBEPODS}/kubepods-pod{make_uid(9).replace('-', '_')}.slice"
 
 
@@ -87,7 +89,7 @@ POD = f"{KUBEPODS}/kubepods-pod{make_uid(9).replace('-', '_')}.slice"
     "arrange",
     [
         *[(KUBEPODS, content) for content in ("empty", "loop", "directory")],
-        (f"{KUBEPODS}/kubepods-burstable.slice", "empty"),
+        (TIER, "empty"),
         *[(POD, content) for content in ("empty", "loop", "directory")],
         ("log", "empty"),
         *[("cgroup/cgroup.controllers", content) for content in ("garbage", "directory")],
@@ -112,20 +114,16 @@ def test_no_traceback_for_a_broken_tree(
     survive(tree, COMMANDS + OTHER_COMMANDS)
 
 
-@pytest.mark.parametrize("where", ["root", "kubepods", "tier", "pod", "file", "logs"])
-def test_no_traceback_for_unreadable_directories(where: str, open_folder: Path) -> None:
+@pytest.mark.parametrize(
+    "place",
+    ["cgroup", KUBEPODS, TIER, BAD, f"{BAD}/memory.max", "log"],
+    ids=["root", "kubepods", "tier", "pod", "file", "logs"],
+)
+def test_no_traceback_for_unreadable_directories(place: str, open_folder: Path) -> None:
     tree = FakeTree(open_folder)
-    tree.add_pod("web")
-    bad = tree.add_pod("bad")
-    path = {
-        "root": tree.root,
-        "kubepods": tree.kubepods,
-        "tier": bad.parent,
-        "pod": bad,
-        "file": bad / "memory.max",
-        "logs": tree.log_dir,
-    }[where]
-    path.chmod(0)
+    for name in ("web", "bad"):
+        tree.add_pod(name)
+    (tree.folder / place).chmod(0)
 
     with as_nobody():
         survive(tree)
@@ -137,7 +135,6 @@ def test_no_traceback_for_unreadable_directories(where: str, open_folder: Path) 
         [],
         ["--"],
         ["--config"],
-        ["--config", "", "status"],
         ["status", "--output=yes"],
         ["pause", "--", "--all"],
         ["pause", *["x"] * 2000],
