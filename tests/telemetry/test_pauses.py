@@ -132,12 +132,9 @@ def test_a_pause_runs_only_where_its_cgroup_says_so(active: PauseKey, state: Pau
 
 
 def test_a_clock_that_is_set_back_in_a_pause_does_not_garble_it() -> None:
-    events = [
-        paused(1000, 5),
-        event("taken over", 500, 5, 4, reason="cgpause pause by alice", owner="manual"),
-        resumed(506, 5, 10, mechanism="freeze"),
-    ]
-    (found,) = pauses(events)
+    taken = event("taken over", 500, 5, 4, reason="cgpause pause by alice", owner="manual")
+    found = only(paused(1000, 5), taken, resumed(506, 5, 10, mechanism="freeze"))
+
     assert (found.start, found.end, found.paused_s) == (496, 506, 10)
     assert (found.mechanism, found.owner) == ("freeze", "manual")
     assert str(found.reason).endswith("; then cgpause pause by alice")

@@ -233,8 +233,7 @@ def by_hand(tree: FakeTree, state: Path, *args: str) -> None:
     assert (result.exit_code, result.stderr) == (0, ""), result.output
 
 
-def test_a_pause_by_hand_is_in_it_from_its_first_moment_to_its_last(tree: FakeTree, state: Path) -> None:
-    tree.add_pod("web", cpu_max="50000 100000")
+def test_a_pause_by_hand_is_in_it_from_its_first_moment_to_its_last(tree: FakeTree, web: Path, state: Path) -> None:
     by_hand(tree, state, "pause", "default/web")
     by_hand(tree, state, "pause", "default/web")  # changes nothing
 

@@ -253,8 +253,7 @@ def test_what_is_wrong_with_a_pod_is_part_of_its_story(tree: FakeTree) -> None:
     assert told(tree, "explain", "blind")["pod"]["cpu_max"] is None
 
 
-def test_a_pod_that_goes_meanwhile_is_no_such_pod(tree: FakeTree, monkeypatch: Patch) -> None:
-    web = tree.add_pod("web")
+def test_a_pod_that_goes_meanwhile_is_no_such_pod(tree: FakeTree, web: Path, monkeypatch: Patch) -> None:
     real = ledger.read_record
 
     def read_and_go(cgroup: Cgroup) -> object:

@@ -283,8 +283,7 @@ def test_no_descriptor_is_left(tree: FakeTree) -> None:
     assert open_descriptors() == before
 
 
-def test_a_pause_that_another_program_has_ended_is_an_error(tree: FakeTree, reader: Reader) -> None:
-    web = tree.add_pod("web")
+def test_a_pause_that_another_program_has_ended_is_an_error(tree: FakeTree, web: Path, reader: Reader) -> None:
     pause_pod(tree.root, web, Owner.MANUAL)
     (web / "cpu.max").write_text("max 100000\n")
     pod = named(reader.read(10 * S), "web")
