@@ -216,9 +216,7 @@ def test_wheels_of_another_state_of_the_checkout_are_refused(tmp_path: Path, com
     changed = site / "core/clock.py"
     changed.write_text(changed.read_text() + "\n")
 
-    said = run("bash", installer(tmp_path, build), commands, 2)
-
-    assert "/wheels is not of this checkout; make it again" in said
+    assert "/wheels is not of this checkout; make it again" in run("bash", installer(tmp_path, build), commands, 2)
 
 
 @pytest.mark.parametrize(("publish", "hints"), [("true", 0), ("false", 1)])

@@ -127,8 +127,7 @@ def test_the_dashboard_is_one_that_grafana_imports() -> None:
     found = dashboard()
     panels = found["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
-    variables = {entry["name"] for entry in found["templating"]["list"]}
-    assert variables == {"datasource", "instance"}
+    assert {entry["name"] for entry in found["templating"]["list"]} == {"datasource", "instance"}
     taken: set[tuple[int, int]] = set()
     for panel in panels:
         at = panel["gridPos"]

@@ -77,9 +77,7 @@ def test_systemd_finds_nothing_to_complain_about(unit_here: Path) -> None:
 def test_exposure_is_as_low_as_the_job_allows(unit_here: Path) -> None:
     # The job needs the remaining exposure (root, cgroup files, /proc); the unit explains it. Of a unit
     # file systemd 252 says 2.3, of the loaded unit 2.1.
-    said = analyze("security", "--offline=yes", "--no-pager", "--threshold=25", unit_here)
-
-    assert "OK" in said
+    assert "OK" in analyze("security", "--offline=yes", "--no-pager", "--threshold=25", unit_here)
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
@@ -165,8 +163,7 @@ def test_everybody_may_look_into_the_folder_of_the_metrics_and_root_alone_may_wr
     lines = [line for line in TMPFILES.read_text().splitlines() if not line.startswith("#")]
 
     assert lines == [f"d {DEFAULT_RUN_DIR} 0755 root root -"]
-    installer = (REPO / "scripts/install").read_text()
-    assert f"RUN={DEFAULT_RUN_DIR} " in installer
+    assert f"RUN={DEFAULT_RUN_DIR} " in (REPO / "scripts/install").read_text()
 
 
 def test_the_metrics_come_from_nobody_and_go_no_further_than_the_loopback() -> None:

@@ -320,9 +320,7 @@ def test_of_a_part_that_is_too_long_whole_lines_of_its_end_are_kept(tree: FakeTr
     tree.add_pod("shop-7d4f")
 
     only(monkeypatch, "seq 1000; echo pod shop-7d4f; printf '%90s\\n' end")
-    text = write(tree)["0.txt"]
-
-    assert text.splitlines() == ["[cut here: the last 91 of 3998 bytes]", f"{'end':>90}"]
+    assert write(tree)["0.txt"].splitlines() == ["[cut here: the last 91 of 3998 bytes]", f"{'end':>90}"]
 
 
 def test_only_known_boot_options_are_shown() -> None:

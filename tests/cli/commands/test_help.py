@@ -54,9 +54,7 @@ def test_the_list_of_commands_fits_80_columns() -> None:
     [("pause", " REF..."), ("resume", " [REF...]"), ("bug-report", " [FILE.tar.gz]"), ("top", "")],
 )
 def test_usage_has_arguments_as_they_are_written(name: str, arguments: str) -> None:
-    shown = invoke(*name.split(), "--help").stdout
-
-    assert shown.splitlines()[0].endswith(f" {name} [OPTIONS]{arguments}")
+    assert invoke(*name.split(), "--help").stdout.splitlines()[0].endswith(f" {name} [OPTIONS]{arguments}")
 
 
 @pytest.mark.parametrize("name", GROUP.commands)

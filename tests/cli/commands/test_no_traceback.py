@@ -151,6 +151,4 @@ def test_no_traceback_for_a_bad_command_line(args: list[str], tree: FakeTree, mo
     monkeypatch.setattr(os, "execv", lambda *_: None)
     tree.add_pod("web")
 
-    result = run(tree, *args)
-
-    assert "\x1b[2J" not in result.output
+    assert "\x1b[2J" not in run(tree, *args).output

@@ -83,9 +83,7 @@ def test_colour_that_is_forced_does_not_wrap_lines_in_a_pipe(tree: FakeTree) -> 
     """CI systems set FORCE_COLOR, and many have no terminal type."""
     tree.add_pod("a" * 100, tier="")
 
-    done = process(tree, "status", env={"FORCE_COLOR": "1", "TERM": "dumb"})
-
-    assert len(done.stdout.splitlines()) == 8
+    assert len(process(tree, "status", env={"FORCE_COLOR": "1", "TERM": "dumb"}).stdout.splitlines()) == 8
 
 
 def process_without_stdout(tree: FakeTree, args: list[str], stdout: str) -> subprocess.CompletedProcess[bytes]:

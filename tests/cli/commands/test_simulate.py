@@ -172,8 +172,7 @@ def test_workloads_and_presets_stand_in_the_order_given(workload: str) -> None:
 
 
 def test_presets_are_listed_and_are_the_papers() -> None:
-    names = invoke("simulate", "--list").stdout.split()
-    assert names == list(PRESETS)
+    assert invoke("simulate", "--list").stdout.split() == list(PRESETS)
     for size, jobs in ((2, 100), (4, 50), (8, 25)):
         for pct in (100, 150):
             load = make_load("x", PRESETS[f"paper-{size}g-{pct}"])

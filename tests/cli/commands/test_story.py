@@ -58,9 +58,7 @@ def test_the_contract_of_the_json(tree: FakeTree) -> None:
     busy_pod(tree)
     tree.add_pod("other", 99 * MIB)
 
-    shown = told(tree, *state_dir(tree), "explain", "web")
-
-    assert shown == {
+    assert told(tree, *state_dir(tree), "explain", "web") == {
         "schema": 1,
         "policy": "watermark",
         "used_pct": 50.0,
@@ -248,8 +246,7 @@ def test_what_is_wrong_with_a_pod_is_part_of_its_story(tree: FakeTree) -> None:
 
     assert "its record cannot be read" in " ".join(facts(tree, "explain", "damaged")["now"])
     assert facts(tree, "explain", "web")["state"] == ["error: malformed cpu.max: b'nonsense\\n'"]
-    shown = facts(tree, "explain", "blind")
-    assert shown["memory"] == ["? used, no limit"]
+    assert facts(tree, "explain", "blind")["memory"] == ["? used, no limit"]
     assert told(tree, "explain", "blind")["pod"]["cpu_max"] is None
 
 

@@ -163,8 +163,7 @@ def test_under_watermark_the_smallest_is_next_and_the_mark_is_where_pausing_begi
     tree.set_used(GIB // 2)
     for name, mib in (("large", 30), ("small", 10), ("middle", 20)):
         tree.add_pod(name, mib * MIB)
-    config = Config(policy=Policy.WATERMARK)
-    with Reader(str(tree.root), str(tree.log_dir), config) as reader:
+    with Reader(str(tree.root), str(tree.log_dir), Config(policy=Policy.WATERMARK)) as reader:
         snapshot = reader.read(10 * S)
         assert named(snapshot, "small").state is PodState.NEXT
         assert [pod.label for pod in shown_pods(snapshot, Ui())] == [

@@ -333,9 +333,7 @@ def test_other_orders_are_stable_by_name(sort: Sort, expected: list[str]) -> Non
 def test_the_selection_stays_on_its_pod_when_the_order_changes() -> None:
     ui = at(3)
 
-    moved = settle(ui, TURNED, 10)
-
-    assert moved.selected == ui.selected
+    assert settle(ui, TURNED, 10).selected == ui.selected
 
 
 WITHOUT_3 = replace(SNAPSHOT, pods=SNAPSHOT.pods[:3] + SNAPSHOT.pods[4:])
