@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -46,9 +46,13 @@ def levels(snapshot: NodeView) -> tuple[float, int, int]:
     return snapshot.levels.pause_bytes, snapshot.headroom.available_bytes, snapshot.levels.evict_bytes
 
 
-def grow(pod: Path, by_mib: int) -> None:
-    file = pod / "memory.current"
-    file.write_text(f"{int(file.read_text()) + by_mib * MIB}\n")
+def read_after_growth(reader: Reader, pods: list[Path], by_mib: Sequence[int]) -> NodeView:
+    """Return the second of two readings, between which each pod has grown by so many MiB."""
+    reader.read(10 * S)
+    for pod, mib in zip(pods, by_mib, strict=True):
+        file = pod / "memory.current"
+        file.write_text(f"{int(file.read_text()) + mib * MIB}\n")
+    return reader.read(11 * S)
 
 
 @pytest.fixture
@@ -104,11 +108,7 @@ def test_growth_is_learned_under_either_policy(policy: Policy, tree: FakeTree) -
 
 def test_who_would_be_paused_and_who_is_next(crowd: list[Path], reader: Reader) -> None:
     """One of the growing pods goes first; with little headroom, another does not get its demand."""
-    reader.read(10 * S)
-    for by_mib, pod in zip((2, 60, 1), crowd, strict=True):
-        grow(pod, by_mib)
-
-    snapshot = reader.read(11 * S)
+    snapshot = read_after_growth(reader, crowd, (2, 60, 1))
 
     [first] = [pod for pod in snapshot.pods if pod.verdict.place is not None and pod.verdict.place.first]
     assert first.state is PodState.RUNNING
@@ -122,11 +122,8 @@ def test_beside_a_running_daemon_nothing_is_decided_but_the_next_pod_is_forecast
 ) -> None:
     """The daemon has watched the pods for longer: what it has not done, it has decided against."""
     monkeypatch.setattr("cgpause.cli.top.reader.find_daemon", lambda _: FoundDaemon(DaemonState.RUNNING, 812))
-    reader.read(10 * S)
-    for pod in crowd:
-        grow(pod, 20)
 
-    states = [pod.state for pod in reader.read(11 * S).pods]
+    states = [pod.state for pod in read_after_growth(reader, crowd, (20, 20, 20)).pods]
 
     assert PodState.WOULD_PAUSE not in states
     assert states.count(PodState.NEXT) == 1
@@ -135,11 +132,8 @@ def test_beside_a_running_daemon_nothing_is_decided_but_the_next_pod_is_forecast
 def test_next_in_line_is_the_one_with_least_to_spare_and_pausing_begins_there(tree: FakeTree, reader: Reader) -> None:
     tree.set_used(500 * MIB)
     pods = [tree.add_pod(name, 50 * MIB, memory_max=str(300 * MIB)) for name in "abc"]
-    reader.read(10 * S)
-    for by_mib, pod in zip((30, 20, 0), pods, strict=True):
-        grow(pod, by_mib)
 
-    snapshot = reader.read(11 * S)
+    snapshot = read_after_growth(reader, pods, (30, 20, 0))
 
     to_spare = {
         pod.label: place.fits_in - place.needed
