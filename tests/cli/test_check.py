@@ -60,7 +60,6 @@ def healthy(tree: FakeTree, tmp_path: Path, monkeypatch: Patch) -> FakeTree:
 
 
 def findings_of(tree: FakeTree, config: Config | None = None) -> dict[str, Finding]:
-    """Return the findings by name, in order."""
     return {finding.name: finding for finding in run_checks(str(tree.root), str(tree.log_dir), config or Config())}
 
 

@@ -35,7 +35,6 @@ def command_of(line: str) -> list[str]:
 
 
 def commands(page: Path) -> list[list[str]]:
-    """Return the arguments of each command in a page, in order."""
     return [found for block in blocks(page) for line in block if (found := command_of(line))]
 
 
