@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from helpers.processes import executable
 
 REPO = Path(__file__).parents[2]
-STUB = '#!/bin/sh\necho "$(basename "$0") $*" >>"{calls}"\n'
 
 
 class Checkout:
@@ -25,19 +25,15 @@ class Checkout:
         (folder / "pyproject.toml").touch()
         self.stub("scripts/vm")
         self.stub(".venv/bin/python")
-        self.stub("bin/apt-get", 'case $* in *install*) touch "{folder}/installed" ;; esac')
-        self.stub(
-            "bin/dpkg-query", 'case $* in *qemu*) test -e "{folder}/installed" || exit 1 ;; esac; printf installed'
-        )
+        self.stub("bin/apt-get", f'case $* in *install*) touch "{folder}/installed" ;; esac')
+        query = f'case $* in *qemu*) test -e "{folder}/installed" || exit 1 ;; esac; printf installed'
+        self.stub("bin/dpkg-query", query)
         self.stub("bin/awk")  # no mount of cgroup v2
         stamp = subprocess.run(["sha256sum"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
         (folder / ".venv/cgpause-stamp").write_text(stamp.stdout)
 
     def stub(self, name: str, more: str = "") -> None:
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(STUB.format(calls=self.calls) + more.format(folder=self.folder))
-        path.chmod(0o755)
+        executable(self.folder / name, f'echo "$(basename "$0") $*" >>"{self.calls}"\n{more}')
 
     def demo(self, *arguments: str) -> tuple[int, list[str]]:
         done = subprocess.run(
