@@ -28,9 +28,7 @@ DIRECTIVE = re.compile(r"(?P<key>[A-Z]\w+)=(?P<value>.*)")
 
 
 def directives(unit: Path = UNIT) -> list[tuple[str, str]]:
-    return [
-        (found["key"], found["value"]) for found in map(DIRECTIVE.fullmatch, unit.read_text().splitlines()) if found
-    ]
+    return [(each["key"], each["value"]) for each in map(DIRECTIVE.fullmatch, unit.read_text().splitlines()) if each]
 
 
 def values(key: str, unit: Path = UNIT) -> list[str]:

@@ -60,9 +60,8 @@ def of(made: Counts, name: str) -> dict[tuple[str, ...], float]:
 def test_totals_of_a_namespace_begin_at_zero_once_it_has_a_pod_that_may_be_paused() -> None:
     """A counter that begins with the first pause hides it from rate() and increase()."""
     made = counts()
-    made.count_paused(
-        [nodes.pod("web"), replace(nodes.pod("dns", protected="by rule"), namespace="kube-system")], START
-    )
+    dns = replace(nodes.pod("dns", protected="by rule"), namespace="kube-system")
+    made.count_paused([nodes.pod("web"), dns], START)
 
     begun = {("default", how): 0 for how in Mechanism}
     assert shown(made.values(), PAUSES) == shown(made.values(), SECONDS) == begun

@@ -47,24 +47,18 @@ def test_a_terminal_that_knows_only_ascii(command: str, code: Exit, encoding: st
     done.stderr.decode("ascii")
 
 
-@pytest.mark.parametrize(
-    ("stdout", "code"), [("broken-pipe", Exit.DONE), ("full", Exit.REFUSED), ("closed", Exit.DONE)]
-)
-@pytest.mark.parametrize(
-    "command", ["status", "status -ojson", "--help", "pause a b c", "resume a b c", "resume --all"]
-)
-def test_output_that_cannot_be_written_does_not_stop_the_work(
-    command: str, stdout: str, code: Exit, tree: FakeTree
-) -> None:
+@pytest.mark.parametrize(("sink", "code"), [("broken-pipe", Exit.DONE), ("full", Exit.REFUSED), ("closed", Exit.DONE)])
+@pytest.mark.parametrize("line", ["status", "status -ojson", "--help", "pause a b c", "resume a b c", "resume --all"])
+def test_output_that_cannot_be_written_does_not_stop_the_work(line: str, sink: str, code: Exit, tree: FakeTree) -> None:
     """A full disk or a closed pipe (`cgpause status | head -1`) must not leave the second pod paused."""
     pods = [tree.add_pod(name, cpu_max="50000 100000") for name in "abc"]
-    if command.startswith("resume"):
+    if line.startswith("resume"):
         for pod in pods:
             pause_pod(tree.root, pod, Owner.MANUAL)
 
-    done = process_without_stdout(tree, command.split(), stdout)
+    done = process_without_stdout(tree, line.split(), sink)
 
-    assert [cpu_max(pod) for pod in pods] == [THROTTLED if command.startswith("pause") else "50000 100000"] * 3
+    assert [cpu_max(pod) for pod in pods] == [THROTTLED if line.startswith("pause") else "50000 100000"] * 3
     assert done.returncode == code
     assert b"Traceback" not in done.stderr
 

@@ -56,9 +56,7 @@ def test_what_was_written_is_said_and_noted_for_the_history(reader: Reader) -> N
         assert do(reader, deed, keep=noted.append) == said
 
     assert [event.what for event in noted] == ["paused", "resumed", "paused"]
-    assert {(event.pod, event.owner, event.reason) for event in noted} == {
-        ("default/web", "manual", "cgpause top by alice")
-    }
+    assert {(one.pod, one.owner, one.reason) for one in noted} == {("default/web", "manual", "cgpause top by alice")}
 
 
 def test_of_several_pods_the_failures_are_named(tree: FakeTree, web: Path, reader: Reader) -> None:

@@ -160,9 +160,7 @@ def test_under_watermark_the_smallest_is_next_and_the_mark_is_where_pausing_begi
     with Reader(str(tree.root), str(tree.log_dir), Config(policy=Policy.WATERMARK)) as reader:
         snapshot = reader.read(10 * S)
         assert named(snapshot, "small").state is PodState.NEXT
-        assert [pod.label for pod in shown_pods(snapshot, Ui())] == [
-            f"default/{n}" for n in ("small", "middle", "large")
-        ]
+        assert [pod.label for pod in shown_pods(snapshot, Ui())] == ["default/small", "default/middle", "default/large"]
         assert levels(snapshot)[0] == pytest.approx(GIB / 10, abs=1)
 
         tree.set_used(GIB * 95 // 100)
