@@ -104,10 +104,8 @@ def test_a_new_end_is_an_event_of_the_same_pause(tree: FakeTree) -> None:
     events = [json.loads(line) for line in (tree.folder / "history.jsonl").read_text().splitlines()]
     (pause,) = json.loads(run(tree, *state, "history", "-o", "json").stdout)["pauses"]
 
-    assert [(event["what"], event["since_ns"]) for event in events] == [
-        ("paused", events[0]["since_ns"]),
-        ("extended", events[0]["since_ns"]),
-    ]
+    since_ns = events[0]["since_ns"]
+    assert [(event["what"], event["since_ns"]) for event in events] == [("paused", since_ns), ("extended", since_ns)]
     assert (pause["state"], pause["owner"], pause["reason"]) == ("active", "manual", "cgpause pause by tester")
 
 

@@ -111,10 +111,8 @@ def test_a_pod_that_would_be_paused_says_by_which_rule_and_numbers(tree: FakeTre
     assert shown["now"][1].startswith("would pause (throttle): memory use 95.0 % >= upper 90 %, rank 1 of 3")
     assert shown["rule"] == ["from 90 % of memory use on (95.0 % now) the 2 that use the least are paused"]
     assert shown["numbers"] == ["rank 1 of the 3 that may be paused"]
-    assert (
-        facts(tree, "explain", "pod-2")["now"][1]
-        == "runs: rank 3; 2 are paused at a time, and more after 3 intervals of 1 s without improvement"
-    )
+    third = facts(tree, "explain", "pod-2")["now"][1]
+    assert third == "runs: rank 3; 2 are paused at a time, and more after 3 intervals of 1 s without improvement"
 
 
 def test_the_numbers_of_the_reserve_policy(tree: FakeTree) -> None:
