@@ -113,19 +113,13 @@ def test_whole_frames_are_as_they_were_looked_at(name: str) -> None:
     assert current(FRAMES / f"{name}.txt", shown), f"look at it, and run it with CGPAUSE_REGENERATE=1:\n{shown}"
 
 
-def falling(bytes_per_s: float, seconds: int = 20) -> NodeView:
-    moments = tuple(
-        GraphPoint(second, 0.0, 0.0, int(380 * MIB + (seconds - 1 - second) * bytes_per_s)) for second in range(seconds)
-    )
-    return replace(busy_snapshot(), moments=moments)
-
-
 @pytest.mark.parametrize(
     ("rate", "said"),
     [(38 * MIB, "gone in 10s"), (MIB, "gone in 6m20s"), (1000, None), (0, None), (-38 * MIB, None)],
 )
 def test_the_time_until_no_headroom_is_left_is_forecast_from_the_present_rate(rate: float, said: str | None) -> None:
-    line = text_of(render(falling(rate), Ui(), 80, 24))[1]
+    moments = tuple(GraphPoint(at_s, 0.0, 0.0, int(380 * MIB + (19 - at_s) * rate)) for at_s in range(20))
+    line = text_of(render(replace(busy_snapshot(), moments=moments), Ui(), 80, 24))[1]
 
     assert ("gone in" in line) == (said is not None)
     assert said is None or said in line
