@@ -66,9 +66,7 @@ def test_the_thread_takes_another_size(path: str, monkeypatch: Patch) -> None:
     assert list(history.read(path)) == [event(1)]
 
 
-def test_a_disk_that_hangs_holds_up_nobody_and_costs_a_bounded_memory(
-    path: str, caplog: Log, monkeypatch: Patch
-) -> None:
+def test_a_disk_that_hangs_holds_up_nobody_and_costs_bounded_memory(path: str, caplog: Log, monkeypatch: Patch) -> None:
     thawed, real = threading.Event(), history.append
 
     def hang(name: str, given: Event, room: int) -> None:

@@ -109,9 +109,7 @@ def test_a_new_end_is_an_event_of_the_same_pause(tree: FakeTree) -> None:
     assert (pause["state"], pause["owner"], pause["reason"]) == ("active", "manual", "cgpause pause by tester")
 
 
-def test_a_pod_that_is_resumed_in_the_same_moment_gets_no_new_end(
-    tree: FakeTree, web: Path, monkeypatch: Patch
-) -> None:
+def test_a_pod_that_is_resumed_meanwhile_gets_no_new_end(tree: FakeTree, web: Path, monkeypatch: Patch) -> None:
     run(tree, "pause", "web")
     really = ledger.set_end
 

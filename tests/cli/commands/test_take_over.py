@@ -57,9 +57,7 @@ def test_what_the_daemon_froze_is_taken_over_frozen_and_not_throttled(tree: Fake
     assert (cpu_max(web), frozen(web)) == ("50000 100000", True)
 
 
-def test_what_the_daemon_resumes_in_the_same_moment_is_paused_anew(
-    tree: FakeTree, web: Path, monkeypatch: Patch
-) -> None:
+def test_what_the_daemon_resumes_meanwhile_is_paused_anew(tree: FakeTree, web: Path, monkeypatch: Patch) -> None:
     pause_pod(tree.root, web, Owner.DAEMON)
     really = ledger.take_over
 

@@ -223,9 +223,7 @@ def test_a_node_whose_memory_cannot_be_read_still_shows_its_pods(tree: FakeTree,
     assert [pod.label for pod in snapshot.pods] == ["default/web"]
 
 
-def test_of_kubepods_oom_kills_are_counted_and_memory_high_is_told_from_somebody_elses(
-    tree: FakeTree, reader: Reader
-) -> None:
+def test_of_kubepods_oom_kills_are_counted_and_memory_high_is_told_from_others(tree: FakeTree, reader: Reader) -> None:
     assert reader.read(10 * S).kubepods == Kubepods(0, None, high_is_ours=False, oom_kills=None)
     (tree.kubepods / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 4\noom_kill 3\noom_group_kill 1\n")
     (tree.kubepods / "memory.high").write_text(f"{900 * MIB}\n")
