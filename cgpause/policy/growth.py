@@ -4,10 +4,9 @@
 include/linux/memcontrol.h), and programs take and give back small amounts all the time. So only memory beyond the
 highest use since the last large drop counts as growth, and only once the pod has grown by more than `noise_bytes`.
 
-`memory.current` includes page cache. The daemon reads its amount (memory.stat) once a second, and ten times a
-second while headroom goes. Growth since the
-last reading counts as anonymous memory; but if more than 1/8 of a pod's memory is page cache, the growth counts only at
-the next reading.
+`memory.current` includes page cache. The daemon reads its amount (memory.stat) once a second, and ten times a second
+while headroom goes. Growth since the last reading counts as anonymous memory; but if more than 1/8 of a pod's memory is
+page cache, the growth counts only at the next reading.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The choice of a pod to sacrifice: the daemon kills its containers when pauses cannot help; pure.
 
-Pauses cannot help once no headroom is left, no worst demand fits, and every pod is paused or
-cannot grow, but for the first and excused ones, which are never paused.
+Pauses cannot help once no headroom is left, no worst demand fits, and every pod is paused or cannot grow, but for the
+first and excused ones, which are never paused.
 """
 
 from __future__ import annotations
