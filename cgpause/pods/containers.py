@@ -20,6 +20,8 @@ with larger pages, everything takes more."""
 def kill_containers(pod: Cgroup, names: Names) -> list[str]:
     """Kill the known containers of a pod through cgroup.kill, but not its sandbox; return the container ids.
 
+    A container is known by its log link, or, if none has one, by memory.oom.group.
+
     kubelet restarts a killed container in the same sandbox. A killed sandbox would take the pod down and leave the
     runtime's shim behind.
 

@@ -218,6 +218,7 @@ class OwnWordsThread(OwnWords):
         return requested
 
     def _read(self, key: CgroupId, containers: ContainerWords) -> bool | None:
+        """Read a pod's word; return True if there is no more to read, and None after an error of reading."""
         was_refused = self.is_refused
         try:
             done = super()._read(key, containers)

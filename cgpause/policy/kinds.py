@@ -79,9 +79,10 @@ class Kinds:
             self._heard.discard(workload)
 
     def of_silent(self, workload: str | None, age_s: float) -> PodKind:
-        """Return BATCH, or in three cases (the docstring of the module) STARTING, for a pod that does not listen.
+        """Return STARTING or BATCH for a pod that has run for `age_s` since its containers changed and does not listen.
 
-        It has run for `age_s` seconds since its containers changed.
+        STARTING is a pod of a workload that has listened since the daemon started, or a pod younger than FIRM_S whose
+        workload is a known service, or is not certainly batch while another workload is.
         """
         if workload in self._heard or (self.is_service(workload) and age_s < FIRM_S):
             return PodKind.STARTING
