@@ -119,6 +119,7 @@ def _place(event: Event) -> tuple[bool, float]:
 
 
 def _add(pause: PastPause, event: Event) -> PastPause:
+    """Return the pause completed with the facts of one event."""
     pause = replace(
         pause,
         seen=max(pause.seen, event.at),
