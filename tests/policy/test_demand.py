@@ -12,15 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpause.core.model import CgroupId, Mechanism, Owner, Pod, PodKind, PodUsage, QosClass
-from cgpause.policy.demand import (
-    Basis,
-    Demand,
-    leak_bytes,
-    leak_limit_bytes,
-    outgrows,
-    reserved_bytes,
-    unbounded_bytes,
-)
+from cgpause.policy.demand import Basis, Demand, leak_bytes, leak_limit_bytes, outgrows, reserved_bytes, unbounded_bytes
 from cgpause.policy.growth import Growth
 
 # Amounts
@@ -199,6 +191,7 @@ def test_a_pod_gives_back_what_it_has_above_its_base() -> None:
 
 FLOW: dict[str, Any] = {"base": 80 * MIB, "flow": 2.0 * MIB, "squares": 8.0 * MIB**2}
 """Past its first large drop, a pod has grown by 2 MiB/s in steps of 4 MiB."""
+FIRST = {**FLOW, "base": None}
 
 
 @pytest.mark.parametrize(
@@ -213,13 +206,11 @@ FLOW: dict[str, Any] = {"base": 80 * MIB, "flow": 2.0 * MIB, "squares": 8.0 * MI
         pytest.param(growing(100, **FLOW), 103, paused(), 3, 0, id="nor-when-paused"),
         pytest.param(growing(100, **FLOW), None, {}, 1, 2, id="no-limit"),
         pytest.param(growing(100, base=80 * MIB), 300, {}, 0, 0, id="no-step-yet"),
-        pytest.param(growing(100, **{**FLOW, "base": None}), 300, {}, 60, 0, id="first-surge-at-its-pace"),
-        pytest.param(growing(100, **{**FLOW, "base": None}), 150, {}, 30, 0, id="at-most-what-is-expected"),
-        pytest.param(
-            growing(100, **{**FLOW, "base": None}, excused=True), 300, {}, 1, 2, id="excused-in-its-first-surge"
-        ),
+        pytest.param(growing(100, **FIRST), 300, {}, 60, 0, id="first-surge-at-its-pace"),
+        pytest.param(growing(100, **FIRST), 150, {}, 30, 0, id="at-most-what-is-expected"),
+        pytest.param(growing(100, **FIRST, excused=True), 300, {}, 1, 2, id="excused-in-its-first-surge"),
         pytest.param(growing(100, grew=True), 300, {}, 5, 0, id="at-least-at-its-fastest"),
-        pytest.param(growth(100, **{**FLOW, "base": None}), 300, {}, 1, 2, id="not-active"),
+        pytest.param(growth(100, **FIRST), 300, {}, 1, 2, id="not-active"),
         pytest.param(growth(20, admitted=False), 100, {}, 55, 0, id="newcomer"),
         pytest.param(growth(100, base=80 * MIB), 300, paused(), 120, 0, id="paused-without-a-known-step"),
     ],
@@ -257,34 +248,30 @@ def test_what_is_known_is_passed_on() -> None:
 # Order
 
 
-def placed(known: Growth, name: str = "a", **facts: Any) -> Demand:  # noqa: ANN401 - fields of a pod
-    return asked(known, 900, cgroup=CgroupId(f"kubepods/pod{name}", 1), uid=name, **facts)
+def placed(used: float, name: str = "a", *, admitted: bool = True, **facts: Any) -> Demand:  # noqa: ANN401 - of a pod
+    return asked(growing(used, admitted=admitted), 900, cgroup=CgroupId(f"kubepods/pod{name}", 1), uid=name, **facts)
 
 
 @pytest.mark.parametrize(
     ("higher", "lower"),
     [
-        pytest.param(placed(growing(50), priority=1), placed(growing(100), kind=PodKind.SERVICE), id="priority"),
-        pytest.param(placed(growing(50), kind=PodKind.SERVICE), placed(growing(100)), id="services"),
-        pytest.param(placed(growing(50, admitted=False), kind=PodKind.SERVICE), placed(growing(100)), id="group-first"),
+        pytest.param(placed(50, priority=1), placed(100, kind=PodKind.SERVICE), id="priority"),
+        pytest.param(placed(50, kind=PodKind.SERVICE), placed(100), id="services"),
+        pytest.param(placed(50, admitted=False, kind=PodKind.SERVICE), placed(100), id="group-first"),
         pytest.param(
-            placed(growing(50), qos=QosClass.BEST_EFFORT),
-            placed(growing(100, admitted=False), qos=QosClass.GUARANTEED),
+            placed(50, qos=QosClass.BEST_EFFORT),
+            placed(100, admitted=False, qos=QosClass.GUARANTEED),
             id="newcomers-last",
         ),
+        pytest.param(placed(50, qos=QosClass.GUARANTEED), placed(100, qos=QosClass.BURSTABLE), id="guaranteed"),
+        pytest.param(placed(50, qos=QosClass.BURSTABLE), placed(100, qos=QosClass.BEST_EFFORT), id="burstable"),
+        pytest.param(placed(51), placed(50), id="size"),
         pytest.param(
-            placed(growing(50), qos=QosClass.GUARANTEED), placed(growing(100), qos=QosClass.BURSTABLE), id="guaranteed"
-        ),
-        pytest.param(
-            placed(growing(50), qos=QosClass.BURSTABLE), placed(growing(100), qos=QosClass.BEST_EFFORT), id="burstable"
-        ),
-        pytest.param(placed(growing(51)), placed(growing(50)), id="size"),
-        pytest.param(
-            placed(growing(5, admitted=False), changed_at_ns=1),
-            placed(growing(50, admitted=False), changed_at_ns=2),
+            placed(5, admitted=False, changed_at_ns=1),
+            placed(50, admitted=False, changed_at_ns=2),
             id="the-newcomer-that-came-first",
         ),
-        pytest.param(placed(growing(50), "b"), placed(growing(50), "a"), id="ties-are-broken"),
+        pytest.param(placed(50, "b"), placed(50, "a"), id="ties-are-broken"),
     ],
 )
 def test_order(higher: Demand, lower: Demand) -> None:
