@@ -26,12 +26,17 @@ def look(ms: float, *pods: PodUsage, read_ms: float | None = None, cpus: int = 1
     return Sample(START_NS + int(ms * MS), Headroom(CAPACITY, CAPACITY, None, 0), pods, read_at_ns, cpus=cpus)
 
 
+def taught(*looks: tuple[float, float, Pod, float | None]) -> Growths:
+    """Return the growths after samples at (ms, MiB of memory.current, pod, ms of the last reading of memory.stat)."""
+    growths = Growths()
+    for ms, current_mib, seen, read_ms in looks:
+        growths = learn(growths, look(ms, PodUsage(int(current_mib * MIB), seen), read_ms=read_ms))
+    return growths
+
+
 def learned(*looks: tuple[float, float, Pod]) -> Growths:
     """Return the growths after samples at (ms, MiB, pod)."""
-    growths = Growths()
-    for ms, used_mib, seen in looks:
-        growths = learn(growths, look(ms, PodUsage(int(used_mib * MIB), seen)))
-    return growths
+    return taught(*((*each, None) for each in looks))
 
 
 def history(*looks: tuple[float, float, Pod]) -> Growth:
@@ -41,10 +46,10 @@ def history(*looks: tuple[float, float, Pod]) -> Growth:
 
 def readings(*looks: tuple[float, float, float | None]) -> Growth:
     """Return the growth after samples at (ms, MiB, MiB of page cache or None if the sample does not read it)."""
-    growths, read_ms, cached_mib = Growths(), None, 0.0
+    samples: list[tuple[float, float, Pod, float | None]] = []
+    read_ms, cached_mib = None, 0.0
     for ms, current_mib, read_mib in looks:
         if read_mib is not None:
             read_ms, cached_mib = ms, read_mib
-        seen = replace(POD, reclaimable_bytes=int(cached_mib * MIB))
-        growths = learn(growths, look(ms, PodUsage(int(current_mib * MIB), seen), read_ms=read_ms))
-    return growths.pods[POD.cgroup]
+        samples.append((ms, current_mib, replace(POD, reclaimable_bytes=int(cached_mib * MIB)), read_ms))
+    return taught(*samples).pods[POD.cgroup]

@@ -155,20 +155,15 @@ def test_a_reading_in_a_look_that_was_too_short_is_taken_with_the_next() -> None
 # Averages
 
 
-def steadily(until_ms: int, every_ms: int, mib_a_s: float, cached_kib_a_s: float = 0.0) -> Growth:
-    """Return the growth of a pod that grows evenly, sampled every `every_ms`, with its page cache read each second."""
-    return readings(
-        *(
-            (ms, 10 + mib_a_s * ms / 1000, 1 + cached_kib_a_s * ms / 1024000 if ms % 1000 == 0 else None)
-            for ms in range(0, until_ms + 1, every_ms)
-        )
-    )
-
-
 @pytest.mark.parametrize("cached_kib_a_s", [0.0, 4.0], ids=["no-cache", "a-little-more-cache"])
 @pytest.mark.parametrize("every_ms", [50, 250, 1000])
 def test_a_readings_growth_counts_once(every_ms: int, cached_kib_a_s: float) -> None:
-    found = steadily(20_000, every_ms, 20, cached_kib_a_s)
+    """The pod grows evenly, and its page cache is read each second."""
+    looks = [
+        (ms, 10 + 20 * ms / 1000, 1 + cached_kib_a_s * ms / 1024000 if ms % 1000 == 0 else None)
+        for ms in range(0, 20_001, every_ms)
+    ]
+    found = readings(*looks)
     assert found.flow == pytest.approx(20 * MIB, rel=0.02)
     assert found.step() == pytest.approx(MIB, rel=0.02), "20 MiB/s in steps of 50 ms, however rarely it is sampled"
     assert found.grew
@@ -313,7 +308,7 @@ def test_a_newcomer_that_had_to_run_is_none_after_two_seconds(ran_ms: int, seen:
 )
 def test_a_large_drop_ends_a_surge(used: int, dropped: bool) -> None:
     known = growth(100, low=50 * MIB, low_ran_ns=S, ran_ns=9 * S, rate=MIB, excused=True)
-    found = learn(Growths({POD.cgroup: known}, START_NS), look(1000, PodUsage(used, POD))).pods[POD.cgroup]
+    found = after(known, 1000, used / MIB)
     assert found.base == (used if dropped else None)
     assert found.top == (used if dropped else 100 * MIB)
     assert found.low == (used if dropped else 50 * MIB)

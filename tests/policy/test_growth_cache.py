@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from helpers.growths import NOISE, POD, look, readings
+from helpers.growths import NOISE, POD, look, readings, taught
 from helpers.nodes import MIB, MS, START_NS, record
 
 from cgpause.core.model import PodUsage
@@ -85,27 +85,18 @@ def test_growth_that_was_unknown_since_a_reading_has_taken_the_time_since() -> N
 
 @pytest.mark.parametrize(("paused_ms", "since_pause"), [(400, 0), (-100, 72)], ids=["before-the-pause", "in-the-pause"])
 def test_growth_that_was_unknown_at_a_pause_is_none_of_the_pause(paused_ms: float, since_pause: int) -> None:
-    running, growths = replace(POD, reclaimable_bytes=100 * MIB), Growths()
+    running = replace(POD, reclaimable_bytes=100 * MIB)
     paused = replace(running, paused=record(START_NS + int(paused_ms * MS)))
-    for ms, used, seen, read_ms in (
-        (0, 200, running if paused_ms > 0 else paused, 0),
-        (450, 272, paused, 0),
-        (1000, 272, paused, 1000),
-        (1050, 272, paused, 1000),
-    ):
-        growths = learn(growths, look(ms, PodUsage((used + 100) * MIB, seen), read_ms=read_ms))
+    first = running if paused_ms > 0 else paused
+    growths = taught((0, 300, first, 0), (450, 372, paused, 0), (1000, 372, paused, 1000), (1050, 372, paused, 1000))
     assert grown_bytes(growths.pods[POD.cgroup]) == since_pause * MIB
 
 
 def test_growth_before_a_pause_is_none_of_it_though_it_has_pushed_the_cache_out() -> None:
-    growths = Growths()
-    for ms, current, cached, paused, read_ms in (
-        (0, 1000, 200, False, 0),
-        (800, 1200, 200, True, 0),
-        (1000, 1200, 50, True, 1000),
-    ):
-        seen = replace(POD, reclaimable_bytes=cached * MIB, paused=record(START_NS + 750 * MS) if paused else None)
-        growths = learn(growths, look(ms, PodUsage(current * MIB, seen), read_ms=read_ms))
+    running = replace(POD, reclaimable_bytes=200 * MIB)
+    paused = replace(running, paused=record(START_NS + 750 * MS))
+    pushed_out = replace(paused, reclaimable_bytes=50 * MIB)
+    growths = taught((0, 1000, running, 0), (800, 1200, paused, 0), (1000, 1200, pushed_out, 1000))
     assert grown_bytes(growths.pods[POD.cgroup]) == 0
 
 
