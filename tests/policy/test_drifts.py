@@ -11,31 +11,24 @@ SOON_NS, LATER_NS = 199_999_999, 200_000_000
 BEGUN_NS = 7 * S
 
 
-def answers(gap_ns: int, *, original: bool, may_fight: bool = True, most_in_all: int | None = None) -> int:
-    """Return the number of answers, `gap_ns` apart, after which the file is left to the other writer."""
-    drifts = Drifts() if most_in_all is None else Drifts(most_in_all=most_in_all)
+@pytest.mark.parametrize(
+    ("drifts", "gap_ns", "original", "may_fight", "expected"),
+    [
+        pytest.param(Drifts(), 10 * S, False, True, 10, id="another-value"),
+        pytest.param(Drifts(), SOON_NS, True, True, 10, id="the-original-at-once"),
+        pytest.param(Drifts(), LATER_NS, True, True, 100, id="the-original-later"),
+        pytest.param(Drifts(), 0, True, False, 100, id="the-original-without-a-fight"),
+        pytest.param(Drifts(), 0, False, False, 10, id="another-value-without-a-fight"),
+        pytest.param(Drifts(most_in_all=1000), S, True, True, 1000, id="more-in-all"),
+    ],
+)
+def test_answers_are_bounded(drifts: Drifts, gap_ns: int, original: bool, may_fight: bool, expected: int) -> None:
+    """Then the file is left to the other writer, who writes each `gap_ns`."""
     at_ns = BEGUN_NS
     while not drifts.is_enough(at_ns):
         drifts.add(at_ns, original=original, may_fight=may_fight)
         at_ns += gap_ns
-    return drifts.count
-
-
-@pytest.mark.parametrize(
-    ("gap_ns", "original", "may_fight", "most_in_all", "expected"),
-    [
-        pytest.param(10 * S, False, True, None, 10, id="another-value"),
-        pytest.param(SOON_NS, True, True, None, 10, id="the-original-at-once"),
-        pytest.param(LATER_NS, True, True, None, 100, id="the-original-later"),
-        pytest.param(0, True, False, None, 100, id="the-original-without-a-fight"),
-        pytest.param(0, False, False, None, 10, id="another-value-without-a-fight"),
-        pytest.param(S, True, True, 1000, 1000, id="more-in-all"),
-    ],
-)
-def test_answers_are_bounded(
-    gap_ns: int, original: bool, may_fight: bool, most_in_all: int | None, expected: int
-) -> None:
-    assert answers(gap_ns, original=original, may_fight=may_fight, most_in_all=most_in_all) == expected
+    assert drifts.count == expected
 
 
 @pytest.mark.parametrize(("pairs", "enough"), [(8, False), (9, True)])
