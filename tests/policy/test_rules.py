@@ -14,7 +14,7 @@ from cgpause.policy.rules import heeds_word, pod_class, priority, protection, ru
 
 UUID = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"
 STATIC = "b1f4499cb83e8ce3e7de136e9e81cb0d"
-WEB = PodName("default", "web")
+WEB, DB = PodName("default", "web"), PodName("default", "db")
 BURSTABLE, GUARANTEED, BEST_EFFORT = QosClass.BURSTABLE, QosClass.GUARANTEED, QosClass.BEST_EFFORT
 DEFAULTS = Config()
 ALLOW_ALL = ProtectConfig(namespaces=(), static_pods=False, guaranteed=False)
@@ -69,8 +69,7 @@ def test_a_rule_that_allows_wins_over_the_defaults() -> None:
 def test_the_first_rule_that_matches_wins() -> None:
     config = Config(pods=(PodRule("default/web", protect=False), PodRule("default/*", protect=True)))
     assert reason(config) is None
-    found = reason(name=PodName("default", "db"), config=config)
-    assert found == "rule 2 ([[pods]] match = 'default/*')"
+    assert reason(config, name=DB) == "rule 2 ([[pods]] match = 'default/*')"
 
 
 def test_a_rule_for_some_classes_leaves_the_others_to_the_next() -> None:
@@ -106,19 +105,16 @@ def test_in_an_allow_list_only_a_rule_allows_a_pause(name: PodName | None, words
     assert reason(name=name, config=OPT_IN) == words
 
 
-def test_an_allow_list_without_rules_depends_on_names_too() -> None:
-    assert reason(replace(OPT_IN, pods=()), name=None) == "its name is unknown while rules depend on names"
-
-
 def test_namespaces_are_globs() -> None:
     config = Config(protect=ProtectConfig(namespaces=("kube-*",)))
     assert reason(name=PodName("kube-node-lease", "x"), config=config) is not None
     assert reason(config) is None
 
 
-def test_a_pod_without_a_name_is_protected_while_a_rule_depends_on_names() -> None:
-    config = Config(protect=ALLOW_ALL, pods=(PodRule("a/b", protect=False),))
-    assert reason(config, name=None) == "its name is unknown while rules depend on names"
+def test_a_pod_without_a_name_is_protected_while_protection_depends_on_names() -> None:
+    ruled = Config(protect=ALLOW_ALL, pods=(PodRule("a/b", protect=False),))
+    for config in (ruled, replace(OPT_IN, pods=())):
+        assert reason(config, name=None) == "its name is unknown while rules depend on names"
 
 
 # --- class and priority --------------------------------------------------------------------------------------------
@@ -143,15 +139,11 @@ def test_for_each_of_the_three_the_first_rule_that_sets_it_wins() -> None:
     assert reason(config) == "rule 4 ([[pods]] match = '*/*')"
 
 
-def test_auto_ends_the_search_for_a_class() -> None:
-    config = Config(pods=(PodRule("default/web", class_=PodClass.AUTO), PodRule("*/*", class_=PodClass.SERVICE)))
-    assert ruled_class(BURSTABLE, WEB, config) is PodClass.AUTO
-    assert ruled_class(BURSTABLE, PodName("default", "db"), config) is PodClass.SERVICE
-
-
-def test_a_priority_of_zero_ends_the_search_for_one() -> None:
-    config = Config(pods=(PodRule("default/web", priority=0), PodRule("*/*", priority=-3)))
-    assert [priority(BURSTABLE, name, config) for name in (WEB, PodName("default", "db"))] == [0, -3]
+def test_auto_ends_the_search_for_a_class_and_zero_that_for_a_priority() -> None:
+    first = PodRule("default/web", class_=PodClass.AUTO, priority=0)
+    config = Config(pods=(first, PodRule("*/*", class_=PodClass.SERVICE, priority=-3)))
+    assert (ruled_class(BURSTABLE, WEB, config), priority(BURSTABLE, WEB, config)) == (PodClass.AUTO, 0)
+    assert (ruled_class(BURSTABLE, DB, config), priority(BURSTABLE, DB, config)) == (PodClass.SERVICE, -3)
 
 
 def test_a_pod_without_a_name_matches_no_rule() -> None:
