@@ -144,44 +144,29 @@ def test_a_message_says_what_was_found_and_what_is_allowed(text: str, message: s
 
 
 def test_all_problems_are_reported_at_once_each_with_its_option() -> None:
-    text = """\
-polcy = "watermark"
-mechanism = 3
-
-[watermark]
-upper_pct = 101  # too much
-patience = true
-note = '''
-batch = 0
-[throttle]
-'''
-batch = 0
-
-[throttle]
-quota_us = 100
-period_us = 1_000_000
-
-[protect]
-namespaces = [
-    "fine",  # ]
-    "Not Fine",
-
-    7,
-]
-
-[[pods]]
-match = "a/b"
-protect = true
-
-[[pods]]
-match = "nowhere"
-qos = ["Burstable",
-       "Best"]
-protect = "yes"
-
-[pause]
-"settle_s" = -1
-"""
+    text = """
+        polcy = "watermark"
+        mechanism = 3
+        [watermark]
+        upper_pct = 101
+        patience = true
+        note = "batch = 0"
+        batch = 0
+        [throttle]
+        quota_us = 100
+        period_us = 1_000_000
+        [protect]
+        namespaces = ["fine", "Not Fine", 7]
+        [[pods]]
+        match = "a/b"
+        protect = true
+        [[pods]]
+        match = "nowhere"
+        qos = ["Burstable", "Best"]
+        protect = "yes"
+        [pause]
+        settle_s = -1
+    """
 
     said = """
         polcy mechanism watermark.note watermark.upper_pct watermark.patience watermark.batch throttle.period_us
