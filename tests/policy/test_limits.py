@@ -42,7 +42,7 @@ def resumed_after(ns: int, *, turn: bool = False, starting: bool = False) -> Str
 
 RUNNING, PAUSED = pod("a"), pod("a", paused=record(NOW))
 MANUAL = pod("a", paused=record(NOW, Owner.MANUAL))
-NEW = pod("a", settled_at_ns=NOW + 1)
+NEW, SETTLED = pod("a", settled_at_ns=NOW + 1), pod("a", settled_at_ns=NOW)
 TOO_NEW, ITS_TURN = "too new: left alone for", "was paused long enough: runs for"
 RESUMED = Stretch(NOW - 10 * S, resumed_ns=NOW - 5 * S, resumed_by_policy=True)
 
@@ -56,16 +56,9 @@ RESUMED = Stretch(NOW - 10 * S, resumed_ns=NOW - 5 * S, resumed_by_policy=True)
         pytest.param(None, MANUAL, Stretch(NOW), id="a-manual-pause"),
         pytest.param(RESUMED, MANUAL, Stretch(NOW - 10 * S), id="a-manual-pause-soon-after-another"),
         pytest.param(Stretch(NOW - 5 * S), PAUSED, Stretch(NOW - 5 * S), id="kept-while-paused"),
-        pytest.param(
-            Stretch(NOW - 5 * S, resumed_by_policy=True), PAUSED, Stretch(NOW - 5 * S), id="a-resume-that-failed"
-        ),
+        pytest.param(Stretch(NOW - 5 * S, resumed_by_policy=True), PAUSED, Stretch(NOW - 5 * S), id="resume-failed"),
         pytest.param(RESUMED, PAUSED, Stretch(NOW - 10 * S), id="a-short-run-does-not-renew-the-budget"),
-        pytest.param(
-            Stretch(NOW - 3 * S, resumed_by_policy=True),
-            RUNNING,
-            resumed_after(3 * S),
-            id="our-own-resume-starts-the-run",
-        ),
+        pytest.param(Stretch(NOW - 3 * S, resumed_by_policy=True), RUNNING, resumed_after(3 * S), id="our-own-resume"),
         # An operator resumes a pod so that it runs, not so that the daemon pauses it again in the next second.
         pytest.param(Stretch(NOW - 3 * S), RUNNING, Stretch(NOW - 15 * S, NOW), id="an-operators-spends-the-budget"),
         pytest.param(Stretch(NOW - 20 * S), RUNNING, Stretch(NOW - 20 * S, NOW), id="and-shortens-no-longer-stretch"),
@@ -106,11 +99,9 @@ def test_a_manual_pause_outlasts_everything_but_its_expiry() -> None:
 
 
 def test_distress_and_new_protection_end_a_pause() -> None:
-    paused = pod("a", paused=record(NOW))
-    terminated = Result.DISTRESS, "it is being terminated"
-    assert must_end(replace(paused, distress="it is being terminated"), NOW) == terminated
-    assert must_end(replace(paused, protected="rule 1"), NOW) == (Result.PROTECTED, "now protected: rule 1")
-    assert must_end(paused, NOW) is None
+    assert must_end(replace(PAUSED, distress="being terminated"), NOW) == (Result.DISTRESS, "being terminated")
+    assert must_end(replace(PAUSED, protected="rule 1"), NOW) == (Result.PROTECTED, "now protected: rule 1")
+    assert must_end(PAUSED, NOW) is None
     assert must_end(pod("a", distress="dying"), NOW) is None
 
 
@@ -132,11 +123,9 @@ def test_only_a_pause_by_the_daemon_with_a_stretch_is_ever_spent() -> None:
         pytest.param(pod("a", distress="dying"), None, math.inf, "dying", id="distress"),
         pytest.param(replace(RUNNING, no_program=True), None, 0, "no program runs in it", id="no-program"),
         pytest.param(replace(NEW, settled_at_ns=NOW + 3 * S // 2), None, 1.5, f"{TOO_NEW} 1.5 s more", id="new"),
-        pytest.param(replace(NEW, settled_at_ns=NOW), None, None, None, id="settled"),
+        pytest.param(SETTLED, None, None, None, id="settled"),
         pytest.param(RUNNING, Stretch(NOW - 20 * S, NOW - 5 * S), 7, f"{ITS_TURN} 7.0 s more", id="runs-for-min-run"),
-        pytest.param(
-            replace(NEW, settled_at_ns=NOW), Stretch(NOW - 15 * S, NOW), 12, f"{ITS_TURN} 12.0 s more", id="not-new"
-        ),
+        pytest.param(SETTLED, Stretch(NOW - 15 * S, NOW), 12, f"{ITS_TURN} 12.0 s more", id="not-new"),
         pytest.param(RUNNING, Stretch(NOW - 14 * S, NOW - 5 * S), None, None, id="budget-left"),
         pytest.param(RUNNING, Stretch(NOW - 20 * S), None, None, id="never-resumed"),
     ],
@@ -173,7 +162,7 @@ def test_a_pod_whose_budget_is_spent_runs_in_its_turn(kind: PodKind, stretch: St
     ("made", "stretch", "only_new"),
     [
         pytest.param(NEW, None, True, id="new"),
-        pytest.param(replace(NEW, settled_at_ns=NOW), None, False, id="settled"),
+        pytest.param(SETTLED, None, False, id="settled"),
         pytest.param(replace(NEW, spared_until_ns=NOW), None, True, id="no-longer-spared"),
         pytest.param(replace(NEW, spared_until_ns=NOW + 1), None, False, id="spared"),
         pytest.param(replace(NEW, protected="rule 1"), None, False, id="protected"),
@@ -211,15 +200,15 @@ def test_a_stretch_remembers_that_the_kind_was_not_known() -> None:
 )
 def test_a_pod_that_could_not_start_gets_time_to(starting: bool, min_run_s: float, run_s: int) -> None:
     limits = replace(LIMITS, min_run_s=min_run_s)
-    made = PodUsage(1, pod("a"))
     old = resumed_after(100 * S, starting=starting)
+    made = (PodUsage(1, RUNNING),)
 
-    assert must_run_s(made.pod, old, NOW, limits) == run_s
-    assert follow({CGROUP: old}, (made,), NOW + run_s * S - 1, limits) == {CGROUP: old}
-    assert follow({CGROUP: old}, (made,), NOW + run_s * S, limits) == {}
+    assert must_run_s(RUNNING, old, NOW, limits) == run_s
+    assert follow({CGROUP: old}, made, NOW + run_s * S - 1, limits) == {CGROUP: old}
+    assert follow({CGROUP: old}, made, NOW + run_s * S, limits) == {}
 
 
-THROTTLED = replace(pod("a", paused=record(NOW)), kind=PodKind.BATCH)
+THROTTLED = replace(PAUSED, kind=PodKind.BATCH)
 
 
 def test_throttled_batch_is_frozen_one_and_a_half_seconds_after_the_pause_began() -> None:
