@@ -15,6 +15,8 @@ from cgpause.policy.growth import Growth, Growths, large_bytes, noise_bytes, wor
 from cgpause.policy.learn import learn
 
 BATCH = replace(POD, kind=PodKind.BATCH)
+NEW = {"admitted": False, "started_ns": START_NS + S, "at_ns": START_NS + S}
+"""What is known of a pod that begins, or begins again, a second after START_NS."""
 
 
 def after(known: Growth, ms: float, used_mib: float, seen: Pod = POD) -> Growth:
@@ -279,7 +281,7 @@ def test_after_a_pause_growth_starts_anew() -> None:
 def test_a_pod_that_appears_later_is_a_newcomer() -> None:
     growths = learn(learned((0, 5, pod("other"))), look(1000, PodUsage(10 * MIB, POD)))
     found = growths.pods[POD.cgroup]
-    assert found == growth(10, admitted=False, started_ns=START_NS + S, at_ns=START_NS + S)
+    assert found == growth(10, **NEW)
     assert PodUsage(10 * MIB, POD) in growths.moving
 
 
@@ -352,11 +354,8 @@ def test_the_base_follows_use_downwards() -> None:
 
 def test_a_restarted_pod_begins_again() -> None:
     known = growth(100, low=50 * MIB, ran_ns=9 * S, rate=MIB, base=50 * MIB, excused=True)
-    found = after(known, 1000, 5, NEW_CONTAINER)
-    expected = growth(
-        5, admitted=False, started_ns=START_NS + S, at_ns=START_NS + S, last_peak=100 * MIB, highest_peak=100 * MIB
-    )
-    assert found == expected._replace(read_used=known.read_used)
+    expected = growth(5, **NEW, last_peak=100 * MIB, highest_peak=100 * MIB, read_used=known.read_used)
+    assert after(known, 1000, 5, NEW_CONTAINER) == expected
 
 
 def test_a_restart_that_was_counted_before_is_a_drop() -> None:
@@ -364,10 +363,8 @@ def test_a_restart_that_was_counted_before_is_a_drop() -> None:
     found = after(growth(4, top=100 * MIB, low=4 * MIB), 1000, 4, NEW_CONTAINER)
     assert found.base == 4 * MIB
     assert found.admitted
-    at = after(growth(5, top=100 * MIB, low=4 * MIB), 1000, 4, NEW_CONTAINER)
-    assert at.admitted
-    below = after(growth(5 + 2**-20, top=100 * MIB, low=4 * MIB), 1000, 4, NEW_CONTAINER)
-    assert not below.admitted
+    assert after(growth(5, top=100 * MIB, low=4 * MIB), 1000, 4, NEW_CONTAINER).admitted, "at the size of a drop"
+    assert not after(growth(5 + 2**-20, top=100 * MIB, low=4 * MIB), 1000, 4, NEW_CONTAINER).admitted
 
 
 @pytest.mark.parametrize("used_mib", [5, 100], ids=["an earlier sample saw the memory go", "it has yet to go"])
