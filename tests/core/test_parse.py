@@ -71,13 +71,10 @@ def test_flat_keyed_file_may_be_empty_and_hold_keys_we_do_not_know() -> None:
     assert parse_flat_keyed(b"n\xc3\xa4w 7\noom_kill 1\n", "memory.events")["oom_kill"] == 1
 
 
-def test_reclaimable_counts_neither_tmpfs_nor_unreclaimable_slab() -> None:
+def test_reclaimable_counts_neither_tmpfs_nor_unreclaimable_slab_in_any_order() -> None:
     stat = b"file 1000\nshmem 900\ninactive_file 1\nactive_file 20\nslab_reclaimable 300\nslab_unreclaimable 4000\n"
     assert parse_reclaimable(stat) == 321
     assert parse_shmem(stat) == 900
-
-
-def test_reclaimable_finds_its_keys_in_any_order() -> None:
     assert parse_reclaimable(b"slab_reclaimable 1\nactive_file 2\ninactive_file 3") == 6
 
 
