@@ -40,10 +40,7 @@ def test_oom_score_adj_is_kubelets_for_burstable(request_mib: int, expected: int
 
 
 def test_restarts_the_kernel_did_not_cause_are_the_peers() -> None:
-    jobs = {
-        "a": JobTimes(restarts=3, cpu_s=1.5, lost_cpu_s=1),
-        "b": JobTimes(cpu_s=0.5),
-    }
+    jobs = {"a": JobTimes(restarts=3, cpu_s=1.5, lost_cpu_s=1), "b": JobTimes(cpu_s=0.5)}
     outcome = Outcome(finished=2, total_s=9, restarts=3, oom_kills=1, lost_cpu_s=1, jobs=jobs)
     told = of_jobs(outcome, jobs=2)
 
