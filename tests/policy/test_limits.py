@@ -10,20 +10,8 @@ from helpers.nodes import START_NS, S, pod, record
 
 from cgpause.config.settings import HowPaused, PauseConfig
 from cgpause.core.model import Mechanism, Owner, Pod, PodKind, PodUsage, Result
-from cgpause.policy.limits import (
-    Stretch,
-    end_ns,
-    follow,
-    freeze_ns,
-    is_only_new,
-    is_spent,
-    max_pause_s,
-    must_end,
-    must_keep_running,
-    must_run,
-    must_run_s,
-    spent_text,
-)
+from cgpause.policy import limits
+from cgpause.policy.limits import Stretch
 
 LIMITS = PauseConfig(max_pause_s=15, min_run_s=12, settle_s=5)
 NOW = START_NS
@@ -32,7 +20,7 @@ CGROUP = pod("a").cgroup
 
 def followed(old: Stretch | None, made: Pod) -> Stretch | None:
     """Return a pod's stretch after a sample at NOW."""
-    return follow({} if old is None else {CGROUP: old}, (PodUsage(1, made),), NOW, LIMITS).get(CGROUP)
+    return limits.follow({} if old is None else {CGROUP: old}, (PodUsage(1, made),), NOW, LIMITS).get(CGROUP)
 
 
 def resumed_after(ns: int, *, turn: bool = False, starting: bool = False) -> Stretch:
@@ -72,7 +60,7 @@ def test_a_stretch_follows_the_pod(old: Stretch | None, made: Pod, expected: Str
 
 
 def test_a_pod_that_vanished_is_forgotten() -> None:
-    assert follow({CGROUP: Stretch(NOW)}, (), NOW, LIMITS) == {}
+    assert limits.follow({CGROUP: Stretch(NOW)}, (), NOW, LIMITS) == {}
 
 
 @pytest.mark.parametrize(("more_ns", "ends"), [(-1, False), (0, True), (1, True)])
@@ -81,39 +69,39 @@ def test_a_pause_ends_after_the_longest_time(kind: PodKind, longest_s: int, more
     paused_ns = longest_s * S + more_ns
     stretch = Stretch(NOW - paused_ns)
     paused = pod("a", paused=record(NOW - paused_ns), kind=kind)
-    assert is_spent(paused, stretch, NOW, LIMITS) is ends
-    assert (end_ns(paused, stretch, LIMITS) <= NOW) is ends
-    assert spent_text(paused, LIMITS) == f"paused for the longest time allowed ({longest_s} s)"
+    assert limits.is_spent(paused, stretch, NOW, LIMITS) is ends
+    assert (limits.end_ns(paused, stretch, LIMITS) <= NOW) is ends
+    assert limits.spent_text(paused, LIMITS) == f"paused for the longest time allowed ({longest_s} s)"
 
 
 @pytest.mark.parametrize(("left_ns", "ends"), [(1, False), (0, True), (-1, True)])
 @pytest.mark.parametrize("owner", Owner)
 def test_any_pause_ends_when_it_expires(owner: Owner, left_ns: int, ends: bool) -> None:
     paused = pod("a", paused=record(NOW, owner, expires_ns=NOW + left_ns))
-    assert (must_end(paused, NOW) == (Result.EXPIRED, "pause expired")) is ends
+    assert (limits.must_end(paused, NOW) == (Result.EXPIRED, "pause expired")) is ends
 
 
 def test_a_manual_pause_outlasts_everything_but_its_expiry() -> None:
     manual = pod("a", paused=record(NOW - 1000 * S, Owner.MANUAL), distress="dying", protected="static")
-    assert must_end(manual, NOW) is None
+    assert limits.must_end(manual, NOW) is None
 
 
 def test_distress_and_new_protection_end_a_pause() -> None:
-    assert must_end(replace(PAUSED, distress="being terminated"), NOW) == (Result.DISTRESS, "being terminated")
-    assert must_end(replace(PAUSED, protected="rule 1"), NOW) == (Result.PROTECTED, "now protected: rule 1")
-    assert must_end(PAUSED, NOW) is None
-    assert must_end(pod("a", distress="dying"), NOW) is None
+    assert limits.must_end(replace(PAUSED, distress="being terminated"), NOW) == (Result.DISTRESS, "being terminated")
+    assert limits.must_end(replace(PAUSED, protected="rule 1"), NOW) == (Result.PROTECTED, "now protected: rule 1")
+    assert limits.must_end(PAUSED, NOW) is None
+    assert limits.must_end(pod("a", distress="dying"), NOW) is None
 
 
 @pytest.mark.parametrize(("batch_s", "seconds"), [(17, 17), (19, 18), (600, 18)])
 def test_a_starting_pod_is_paused_for_no_longer_than_batch(batch_s: float, seconds: float) -> None:
-    assert max_pause_s(pod("a", kind=PodKind.STARTING), replace(LIMITS, batch_max_pause_s=batch_s)) == seconds
+    assert limits.max_pause_s(pod("a", kind=PodKind.STARTING), replace(LIMITS, batch_max_pause_s=batch_s)) == seconds
 
 
 def test_only_a_pause_by_the_daemon_with_a_stretch_is_ever_spent() -> None:
-    assert not is_spent(pod("a", paused=record(0)), None, NOW, LIMITS)
-    assert not is_spent(pod("a"), Stretch(0), NOW, LIMITS)
-    assert not is_spent(pod("a", paused=record(0, Owner.MANUAL)), Stretch(0), NOW, LIMITS)
+    assert not limits.is_spent(pod("a", paused=record(0)), None, NOW, LIMITS)
+    assert not limits.is_spent(pod("a"), Stretch(0), NOW, LIMITS)
+    assert not limits.is_spent(pod("a", paused=record(0, Owner.MANUAL)), Stretch(0), NOW, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -133,8 +121,8 @@ def test_only_a_pause_by_the_daemon_with_a_stretch_is_ever_spent() -> None:
 def test_how_long_a_pod_has_to_run_and_why(
     made: Pod, stretch: Stretch | None, seconds: float | None, said: str | None
 ) -> None:
-    assert must_run_s(made, stretch, NOW, LIMITS) == seconds
-    assert must_run(made, stretch, NOW, LIMITS) == said
+    assert limits.must_run_s(made, stretch, NOW, LIMITS) == seconds
+    assert limits.must_run(made, stretch, NOW, LIMITS) == said
 
 
 @pytest.mark.parametrize(
@@ -155,7 +143,7 @@ def test_how_long_a_pod_has_to_run_and_why(
     ],
 )
 def test_a_pod_whose_budget_is_spent_runs_in_its_turn(kind: PodKind, stretch: Stretch | None, turn: bool) -> None:
-    assert must_keep_running(pod("a", kind=kind), stretch, NOW, LIMITS) is turn
+    assert limits.must_keep_running(pod("a", kind=kind), stretch, NOW, LIMITS) is turn
 
 
 @pytest.mark.parametrize(
@@ -175,7 +163,7 @@ def test_a_pod_whose_budget_is_spent_runs_in_its_turn(kind: PodKind, stretch: St
 def test_pods_that_are_only_new_may_be_paused_where_nothing_else_helps(
     made: Pod, stretch: Stretch | None, only_new: bool
 ) -> None:
-    assert is_only_new(made, stretch, NOW, LIMITS) is only_new
+    assert limits.is_only_new(made, stretch, NOW, LIMITS) is only_new
 
 
 # --- a pod of unknown kind -----------------------------------------------------------------------------------------
@@ -199,20 +187,20 @@ def test_a_stretch_remembers_that_the_kind_was_not_known() -> None:
     ids=["known", "time-to-start", "longer-anyway", "just-less"],
 )
 def test_a_pod_that_could_not_start_gets_time_to(starting: bool, min_run_s: float, run_s: int) -> None:
-    limits = replace(LIMITS, min_run_s=min_run_s)
+    config = replace(LIMITS, min_run_s=min_run_s)
     old = resumed_after(100 * S, starting=starting)
     made = (PodUsage(1, RUNNING),)
 
-    assert must_run_s(RUNNING, old, NOW, limits) == run_s
-    assert follow({CGROUP: old}, made, NOW + run_s * S - 1, limits) == {CGROUP: old}
-    assert follow({CGROUP: old}, made, NOW + run_s * S, limits) == {}
+    assert limits.must_run_s(RUNNING, old, NOW, config) == run_s
+    assert limits.follow({CGROUP: old}, made, NOW + run_s * S - 1, config) == {CGROUP: old}
+    assert limits.follow({CGROUP: old}, made, NOW + run_s * S, config) == {}
 
 
 THROTTLED = replace(PAUSED, kind=PodKind.BATCH)
 
 
 def test_throttled_batch_is_frozen_one_and_a_half_seconds_after_the_pause_began() -> None:
-    assert freeze_ns(THROTTLED, HowPaused.AUTO) == NOW + 3 * S // 2
+    assert limits.freeze_ns(THROTTLED, HowPaused.AUTO) == NOW + 3 * S // 2
 
 
 @pytest.mark.parametrize(
@@ -229,4 +217,4 @@ def test_throttled_batch_is_frozen_one_and_a_half_seconds_after_the_pause_began(
     ids=["running", "service", "starting", "by hand", "frozen already", "always throttle", "frozen at once"],
 )
 def test_no_other_pod_is_frozen_later(one: Pod, how: HowPaused) -> None:
-    assert freeze_ns(one, how) is None
+    assert limits.freeze_ns(one, how) is None
