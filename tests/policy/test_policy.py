@@ -11,19 +11,7 @@ from helpers.nodes import MS, START_NS, Node, S, names, pod, record
 from hypothesis import given
 
 from cgpause.config.settings import Config, HowPaused, WatermarkConfig
-from cgpause.core.model import (
-    Freeze,
-    Mechanism,
-    Owner,
-    Pause,
-    Pod,
-    PodKind,
-    PodUsage,
-    Policy,
-    Result,
-    Resume,
-    Sacrifice,
-)
+from cgpause.core.model import Freeze, Mechanism, Owner, Pause, Pod, PodKind, Policy, Result, Resume, Sacrifice
 from cgpause.policy.decide import State, decide, rank
 from cgpause.policy.explain import explain
 from cgpause.policy.limits import CONTAINERS_CHANGED
@@ -121,8 +109,8 @@ def test_explain_says_something_for_each_pod_and_agrees_with_decide(moment: Mome
 
 
 def test_pods_are_ranked_by_ascending_memory_and_equals_keep_their_order() -> None:
-    usages = (PodUsage(3, pod("c")), PodUsage(1, pod("b")), PodUsage(1, pod("a")))
-    assert [usage.pod.uid for usage in rank(usages)] == ["b", "a", "c"]
+    node = Node(WATERMARK).add(pod("c"), 3).add(pod("b"), 1).add(pod("a"), 1)
+    assert [usage.pod.uid for usage in rank(node.sample(0).pods)] == ["b", "a", "c"]
 
 
 @pytest.mark.parametrize(
