@@ -9,17 +9,7 @@ from helpers.nodes import START_NS, S
 
 from cgpause.core.model import Headroom, Sample
 from cgpause.policy.decide import Decision, State
-from cgpause.policy.schedule import (
-    BLIND_NS,
-    FAR_CHECK_NS,
-    LINGER_NS,
-    FillRate,
-    Quiet,
-    Schedule,
-    fast_ns,
-    interval_ns,
-    learn,
-)
+from cgpause.policy.schedule import FAR_CHECK_NS, LINGER_NS, FillRate, Quiet, Schedule, fast_ns, interval_ns, learn
 
 TOTAL = 10**10
 """Memory in bytes (10 GB); the prior fill rate is then 1 GB/s."""
@@ -169,5 +159,5 @@ def test_a_sample_can_only_be_brought_forward() -> None:
 
 def test_after_a_failed_sample_nothing_of_the_last_decision_is_relied_on() -> None:
     after = asleep(QUIET).after_failure(START_NS)
-    assert after.sample_at_ns == START_NS + BLIND_NS
+    assert after.sample_at_ns == START_NS + S
     assert after.after_kept(TOTAL - 1, START_NS) is None
