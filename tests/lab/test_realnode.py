@@ -11,9 +11,12 @@ from cgpause.core.cgroup_names import is_static_uid, pod_uid
 
 
 def status(**state: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "items": [{"metadata": {"uid": "u"}, "status": {"containerStatuses": [{"restartCount": 2, "state": state}]}}]
-    }
+    pod = {"metadata": {"uid": "u"}, "status": {"containerStatuses": [{"restartCount": 2, "state": state}]}}
+    return {"items": [pod]}
+
+
+def ended(code: int, at: str | None = "1970-01-01T00:01:00Z") -> dict[str, Any]:
+    return status(terminated={"exitCode": code, "finishedAt": at})
 
 
 def test_cgpause_takes_a_pod_with_a_uid_of_its_own_for_one_of_the_api() -> None:
@@ -27,15 +30,9 @@ def test_cgpause_takes_a_pod_with_a_uid_of_its_own_for_one_of_the_api() -> None:
     ("answer", "expected"),
     [
         pytest.param(status(running={}), Outcome(running=True, restarts=2), id="running"),
-        pytest.param(
-            status(terminated={"exitCode": 0, "finishedAt": "1970-01-01T00:01:00Z"}),
-            Outcome(restarts=2, done_at=60.0),
-            id="done",
-        ),
-        pytest.param(
-            status(terminated={"exitCode": 137, "finishedAt": "1970-01-01T00:01:00Z"}), Outcome(restarts=2), id="killed"
-        ),
-        pytest.param(status(terminated={"exitCode": 0, "finishedAt": None}), Outcome(restarts=2, lost=True), id="lost"),
+        pytest.param(ended(0), Outcome(restarts=2, done_at=60.0), id="done"),
+        pytest.param(ended(137), Outcome(restarts=2), id="killed"),
+        pytest.param(ended(0, at=None), Outcome(restarts=2, lost=True), id="lost"),
         pytest.param(status(waiting={}), Outcome(restarts=2), id="in-back-off"),
     ],
 )
