@@ -29,6 +29,7 @@ NAMELESS = make_pod("deadbeef-0000-4000-8000-000000000001", None)
 # A name may look like another kind of pod reference.
 LIKE_A_PREFIX = make_pod("11111111-0000-4000-8000-000000000001", "deadbeef")
 LIKE_A_UID = make_pod("22222222-0000-4000-8000-000000000001", "b1f4499cb83e8ce3e7de136e9e81cb0d")
+HEIR = replace(OTHER_WEB, namespace="default")
 PODS = (WEB, OTHER_WEB, STATIC, NAMELESS, LIKE_A_PREFIX)
 
 
@@ -156,9 +157,7 @@ def test_a_typo_is_answered_with_the_nearest_names(ref: str, said: str) -> None:
     [
         pytest.param("web", PODS, (WEB, OTHER_WEB), id="name"),
         pytest.param("0f9d", PODS, (WEB, OTHER_WEB), id="prefix"),
-        pytest.param(
-            "default/web", (WEB, replace(OTHER_WEB, namespace="default")), (WEB, OTHER_WEB), id="a-pod-and-its-heir"
-        ),
+        pytest.param("default/web", (WEB, HEIR), (WEB, HEIR), id="a-pod-and-its-heir"),
     ],
 )
 def test_an_ambiguous_reference_lists_all_matches(ref: str, pods: tuple[Pod, ...], matches: tuple[Pod, ...]) -> None:

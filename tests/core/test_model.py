@@ -32,9 +32,7 @@ GIB = 1 << 30
     ("headroom", "available", "capacity", "used_pct"),
     [
         pytest.param(Headroom(100 * GIB, 40 * GIB, None, 0), 40 * GIB, 100 * GIB, 60.0, id="node-only"),
-        pytest.param(
-            Headroom(100 * GIB, 40 * GIB, 80 * GIB, 60 * GIB), 20 * GIB, 80 * GIB, 75.0, id="kubepods-tighter"
-        ),
+        pytest.param(Headroom(100 * GIB, 40 * GIB, 80 * GIB, 60 * GIB), 20 * GIB, 80 * GIB, 75.0, id="limit-tighter"),
         pytest.param(Headroom(100 * GIB, 5 * GIB, 80 * GIB, 8 * GIB), 5 * GIB, 80 * GIB, 95.0, id="node-tighter"),
         pytest.param(Headroom(100 * GIB, 40 * GIB, 200 * GIB, 0), 40 * GIB, 100 * GIB, 60.0, id="limit-above-the-node"),
         pytest.param(Headroom(100 * GIB, 40 * GIB, 10 * GIB, 11 * GIB), -GIB, 10 * GIB, 110.0, id="over-the-limit"),
