@@ -181,9 +181,7 @@ def test_what_is_written_reads_back_the_same(config: Config) -> None:
 
 
 def test_a_written_file_names_and_explains_every_option() -> None:
-    rule = PodRule(
-        match="a/b", protect=True, class_=PodClass.BATCH, priority=1, own_word=False, qos=(QosClass.BURSTABLE,)
-    )
+    rule = PodRule("a/b", protect=True, class_=PodClass.BATCH, priority=1, own_word=False, qos=(QosClass.BURSTABLE,))
     text = render_config(dataclasses.replace(Config(), pods=(rule,)))
     words = " ".join(line.removeprefix("#").strip() for line in text.splitlines())
 

@@ -90,9 +90,7 @@ def test_a_file_that_is_not_utf_8_is_an_error_at_its_line(tmp_path: Path, data: 
     assert part in problem.message
 
 
-@pytest.mark.parametrize(
-    ("excess", "accepted"), [pytest.param(0, True, id="at-limit"), pytest.param(1, False, id="just-above")]
-)
+@pytest.mark.parametrize(("excess", "accepted"), [(0, True), (1, False)], ids=["at-limit", "just-above"])
 def test_a_file_has_at_most_1_mib(tmp_path: Path, excess: int, accepted: bool) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(b"#\n" * (512 * 1024) + b"\n" * excess)

@@ -82,9 +82,8 @@ def test_the_page_for_teams_says_what_was_measured() -> None:
     """The outcomes in docs/what-a-pause-does.md, which are typed by hand, are those of the results."""
     (run,) = effects_report.REPORT.load()["runs"]
     rows = {row["arm"]: row for row in run["effects"]}
-    failures = {
-        arm: tuple(row[name]["failed"] for name in ("requests", "writes", "pings")) for arm, row in rows.items()
-    }
+    kinds = ("requests", "writes", "pings")
+    failures = {arm: tuple(row[kind]["failed"] for kind in kinds) for arm, row in rows.items()}
 
     assert [arm for arm, row in rows.items() if row["lease_lost"]] == ["batch: frozen for 60 s"]
     assert all(row["tcp_kept"] for row in rows.values())

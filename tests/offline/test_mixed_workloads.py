@@ -59,9 +59,8 @@ def test_services_end_with_the_last_job() -> None:
 
 def test_a_service_that_is_there_for_a_time_leaves_its_room_to_the_jobs() -> None:
     web = replace(WEB, count=1, base_mib=300, surge_mib=0, request_mib=300, lasts_s=30)
-    load = load_of(
-        WorkloadOptions(nodes=NODES, jobs=(JobsOptions("job", 2, 180, rounds=1, unit_cpu_s=0.1),), services=(web,))
-    )
+    jobs = (JobsOptions("job", 2, 180, rounds=1, unit_cpu_s=0.1),)
+    load = load_of(WorkloadOptions(nodes=NODES, jobs=jobs, services=(web,)))
     # A job requests 120 MiB and the service leaves only 84, so the queue waits for the service's end.
     outcome = simulate(load, None, seed=1)
     assert outcome.finished == 2
@@ -75,9 +74,8 @@ def test_daemonsets_are_on_every_node_and_protected_ones_are_never_paused() -> N
         DaemonSetsOptions("agent", base_mib=16, surge_mib=32, surge_s=1, rest_s=1, protected=False),
         DaemonSetsOptions("guard", base_mib=16, surge_mib=32, surge_s=1, rest_s=1),
     )
-    load = load_of(
-        WorkloadOptions(nodes=replace(NODES, count=3), jobs=(JobsOptions("job", 24, 48),), daemonsets=agents)
-    )
+    nodes = replace(NODES, count=3)
+    load = load_of(WorkloadOptions(nodes=nodes, jobs=(JobsOptions("job", 24, 48),), daemonsets=agents))
     assert [pod.name for pod in make_daemons(load, 1, 2)] == ["agent-02", "guard-02"]
     outcome = simulate(load, Config(), seed=1)
     agent, guard = group(outcome, "agent"), group(outcome, "guard")
@@ -176,8 +174,7 @@ def test_a_narrow_table_of_the_groups_says_less_of_the_same() -> None:
 @pytest.mark.parametrize(("delay_s", "killed"), [(0.0, True), (5.0, False)])
 def test_probes_of_a_service_that_still_starts_fail(delay_s: float, killed: bool) -> None:  # noqa: FBT001 - a table
     web = replace(WEB, starts_s=5, probe_initial_delay_s=delay_s)
-    outcome = group(
-        simulate(load_of(replace(MIXED, services=(web,), jobs=(JobsOptions("job", 1, 48),))), None, 1), "web"
-    )
+    workload = replace(MIXED, services=(web,), jobs=(JobsOptions("job", 1, 48),))
+    outcome = group(simulate(load_of(workload), None, seed=1), "web")
     assert (outcome.probe_kills > 0) == killed
     assert (outcome.probes_missed > 0) == killed

@@ -104,9 +104,8 @@ def test_pausing_a_pod_that_does_not_grow_would_help_no_other() -> None:
 def test_a_pod_that_has_grown_by_more_than_noise_is_paused_for_any_need() -> None:
     """Many such pods fill a node, each by less than a large drop within one reaction."""
     node = Node(free=5).add("a", 300, claim=100, rate=100)
-    node.add("b", 200, claim=100, rate=5, known={"low": 199 * MIB + MIB // 2}).add(
-        "c", 200, claim=100, rate=5, known={"low": MIB}
-    )
+    node.add("b", 200, claim=100, rate=5, known={"low": 199 * MIB + MIB // 2})
+    node.add("c", 200, claim=100, rate=5, known={"low": MIB})
     assert node.does() == {"c": "pause"}
 
 
@@ -160,9 +159,8 @@ def test_what_a_throttled_pod_leaks_is_reserved() -> None:
     assert node.step().unused_bytes == pytest.approx((50 - 20 - 0.4004) * MIB), "1 % of 4 MiB/s for 10 s"
     node.config = replace(CONFIG, throttle=ThrottleConfig(quota_us=1000))
     assert node.step().unused_bytes == pytest.approx((50 - 20 - 0.4) * MIB)
-    node.pods[1] = PodUsage(
-        200 * MIB, replace(node.pods[1].pod, paused=replace(record(NOW - S), mechanism=Mechanism.FREEZE))
-    )
+    frozen = replace(record(NOW - S), mechanism=Mechanism.FREEZE)
+    node.pods[1] = PodUsage(200 * MIB, replace(node.pods[1].pod, paused=frozen))
     assert node.step().unused_bytes == 30 * MIB
 
 

@@ -44,9 +44,8 @@ def test_looking_takes_a_twentieth_of_a_cpu_at_most(cost_ns: int, expected_ns: i
     ],
 )
 def test_interval_is_half_the_time_to_the_threshold(used_pct: float, expected_ns: int) -> None:
-    assert interval_ns(FillRate(), sampled(node(used_pct)), node(used_pct).bytes_until(90)) == pytest.approx(
-        expected_ns, rel=0.01
-    )
+    found_ns = interval_ns(FillRate(), sampled(node(used_pct)), node(used_pct).bytes_until(90))
+    assert found_ns == pytest.approx(expected_ns, rel=0.01)
 
 
 def test_a_faster_fill_shortens_the_interval_and_is_forgotten_by_halves() -> None:

@@ -70,9 +70,8 @@ def running(headroom: float, *demands: Demand) -> str:
     """Return the names of the pods that run, with the first pod's name in capitals."""
     places = served(headroom, *demands).places
     assert [place.usage.pod.uid for place in places] == [one.usage.pod.uid for one in demands], "in their order"
-    return "".join(
-        place.usage.pod.uid.upper() if place.first else place.usage.pod.uid for place in places if place.runs
-    )
+    runs = [(place.usage.pod.uid, place.first) for place in places if place.runs]
+    return "".join(uid.upper() if is_first else uid for uid, is_first in runs)
 
 
 def first(headroom: float, *demands: Demand, was_first: Demand | None = None) -> tuple[str | None, bool]:
@@ -266,9 +265,7 @@ def test_a_paused_pod_leaves_a_share_of_the_running_ones_growth_free() -> None:
     assert places[0.26].fits_in == pytest.approx((30 - 20 - 5.2) * MIB), "says what it waits for"
     assert served(40, a, b, c._replace(is_paused=False), resume_share=9).places[2].runs, "a running pod goes on"
     assert served(40, a, b, c._replace(active=False), resume_share=9).places[2].runs, "it will not grow"
-    assert served(40, a, b, c._replace(fastest=2 * MIB, counted=2.0 * MIB), resume_share=9).places[2].runs, (
-        "that is noise"
-    )
+    assert served(40, a, b, c._replace(fastest=2 * MIB, counted=2.0 * MIB), resume_share=9).places[2].runs, "noise"
 
 
 def test_no_pod_begins_with_what_an_overdue_one_waits_for() -> None:
@@ -293,9 +290,7 @@ def test_no_pod_begins_with_what_an_overdue_one_waits_for() -> None:
         (0, PodKind.SERVICE, "Ab"),
     ],
 )
-def test_new_batch_leaves_the_headroom_to_an_overdue_pod_of_its_priority(
-    priority: int, kind: PodKind, runs: str
-) -> None:
+def test_new_batch_leaves_headroom_to_an_overdue_pod_of_its_priority(priority: int, kind: PodKind, runs: str) -> None:
     """A stream of small jobs otherwise takes each headroom before it is large enough; a service may be killed."""
     a, late = want("a", 10), want("c", 90, 60, growth=60, paused_s=20)._replace(is_overdue=True)
     usage = PodUsage(100 * MIB, replace(pod("b"), priority=priority, kind=kind))
