@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from helpers.configs import problems
 from helpers.generated import current
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cgpause.config.load import load_config, parse_config
@@ -173,7 +173,6 @@ def sections(kind: Any) -> st.SearchStrategy[Any]:  # noqa: ANN401 - a type, as 
     return st.builds(kind, **fields).filter(lambda made: not list(getattr(made, "conflicts", tuple)()))
 
 
-@settings(deadline=None)  # no deadline: a busy machine is not a failure
 @given(sections(Config))
 @example(Config(protect=ProtectConfig(namespaces=tuple(f"team-{number:020}" for number in range(60)))))  # a long line
 def test_what_is_written_reads_back_the_same(config: Config) -> None:
