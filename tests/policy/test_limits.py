@@ -166,9 +166,6 @@ def test_pods_that_are_only_new_may_be_paused_where_nothing_else_helps(
     assert limits.is_only_new(made, stretch, NOW, LIMITS) is only_new
 
 
-# --- a pod of unknown kind -----------------------------------------------------------------------------------------
-
-
 def test_a_stretch_remembers_that_the_kind_was_not_known() -> None:
     starting = replace(PAUSED, kind=PodKind.STARTING)
     assert followed(None, starting) == Stretch(NOW, starting=True)
