@@ -349,8 +349,6 @@ MALFORMED: list[tuple[Callable[[bytes], object], str, list[bytes]]] = [
     [(parse, named, data) for parse, named, texts in MALFORMED for data in texts],
     ids=lambda value: ascii(value)[:60] if isinstance(value, bytes) else None,
 )
-def test_text_that_the_kernel_never_writes_is_malformed(
-    parse: Callable[[bytes], object], named: str, data: bytes
-) -> None:
+def test_what_the_kernel_never_writes_is_malformed(parse: Callable[[bytes], object], named: str, data: bytes) -> None:
     with pytest.raises(MalformedError, match=re.escape(named)):
         parse(data)

@@ -59,9 +59,8 @@ def test_the_mean_of_several_simulations_counts(monkeypatch: Patch) -> None:
     """After the first kill a simulation is a matter of chance."""
     blank = Result(trial_of("watermark", 16, 1.8, 1), 1, {})
     monkeypatch.setattr(validate, "RUNS", 4)
-    single = [
-        validate.simulated(blank, replace(COSTS, make_s=COSTS.make_s * factor)) for factor in (1, 1.001, 1.002, 1.003)
-    ]
+    costs = [replace(COSTS, make_s=COSTS.make_s * factor) for factor in (1, 1.001, 1.002, 1.003)]
+    single = [validate.simulated(blank, each) for each in costs]
     assert len({outcome.restarts for outcome in single}) > 1
     assert validate.expected(blank, COSTS)["restarts"] == fmean(outcome.restarts for outcome in single)
 

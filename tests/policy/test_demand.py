@@ -248,6 +248,9 @@ def test_what_is_known_is_passed_on() -> None:
 # Order
 
 
+BEST_EFFORT, BURSTABLE, GUARANTEED = QosClass.BEST_EFFORT, QosClass.BURSTABLE, QosClass.GUARANTEED
+
+
 def placed(used: float, name: str = "a", *, admitted: bool = True, **facts: Any) -> Demand:  # noqa: ANN401 - of a pod
     return asked(growing(used, admitted=admitted), 900, cgroup=CgroupId(f"kubepods/pod{name}", 1), uid=name, **facts)
 
@@ -258,13 +261,9 @@ def placed(used: float, name: str = "a", *, admitted: bool = True, **facts: Any)
         pytest.param(placed(50, priority=1), placed(100, kind=PodKind.SERVICE), id="priority"),
         pytest.param(placed(50, kind=PodKind.SERVICE), placed(100), id="services"),
         pytest.param(placed(50, admitted=False, kind=PodKind.SERVICE), placed(100), id="group-first"),
-        pytest.param(
-            placed(50, qos=QosClass.BEST_EFFORT),
-            placed(100, admitted=False, qos=QosClass.GUARANTEED),
-            id="newcomers-last",
-        ),
-        pytest.param(placed(50, qos=QosClass.GUARANTEED), placed(100, qos=QosClass.BURSTABLE), id="guaranteed"),
-        pytest.param(placed(50, qos=QosClass.BURSTABLE), placed(100, qos=QosClass.BEST_EFFORT), id="burstable"),
+        pytest.param(placed(50, qos=BEST_EFFORT), placed(100, admitted=False, qos=GUARANTEED), id="newcomers-last"),
+        pytest.param(placed(50, qos=GUARANTEED), placed(100, qos=BURSTABLE), id="guaranteed"),
+        pytest.param(placed(50, qos=BURSTABLE), placed(100, qos=BEST_EFFORT), id="burstable"),
         pytest.param(placed(51), placed(50), id="size"),
         pytest.param(
             placed(5, admitted=False, changed_at_ns=1),

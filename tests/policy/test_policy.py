@@ -172,9 +172,7 @@ def test_the_watermark_policy_reads_pods_at_every_sample(used_pct: float) -> Non
     ],
 )
 @pytest.mark.parametrize("policy", Policy)
-def test_no_pod_is_paused_for_longer_than_allowed(
-    policy: Policy, kind: PodKind, paused_s: float, resumed: list[str]
-) -> None:
+def test_no_pause_is_longer_than_allowed(policy: Policy, kind: PodKind, paused_s: float, resumed: list[str]) -> None:
     node = Node(Config(policy=policy, pause=replace(LIMITS, batch_max_pause_s=600)))
     # Its claim is large, so without any headroom another pod goes first.
     one = replace(pod("a", kind=kind), memory_max_bytes=500 << 20)

@@ -62,9 +62,7 @@ def test_all_pods_of_the_priority_are_excused_if_the_kernel_kills_all_the_same(
     node.limit_kills = ooms
     done = node.step()
     assert {action.pod.uid for action in done.actions if isinstance(action, Resume)} == resumed
-    assert [action.reason.endswith("killed all the same") for action in done.actions] == [len(resumed) > 1] * len(
-        resumed
-    )
+    assert [one.reason.endswith("killed all the same") for one in done.actions] == [len(resumed) > 1] * len(resumed)
     growths = done.state.growths.pods
     assert {usage.pod.uid for usage in node.pods if growths[usage.pod.cgroup].excused} == resumed
     assert (done.state.unsafe_since_ns is not None) is (free == 30)

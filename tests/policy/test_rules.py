@@ -161,6 +161,7 @@ def with_word(config: Config, word: OwnWord | None = OwnWord.PROTECT, name: PodN
 
 
 OWN = "its own word (CGPAUSE=protect)"
+UNHEEDED = ProtectConfig(own_word=False)
 ALLOW = PodRule("default/*", protect=False)
 
 
@@ -168,15 +169,11 @@ ALLOW = PodRule("default/*", protect=False)
     ("config", "protected"),
     [
         pytest.param(Config(), OWN, id="by-default"),
-        pytest.param(Config(protect=ProtectConfig(own_word=False)), None, id="not-heeded"),
+        pytest.param(Config(protect=UNHEEDED), None, id="not-heeded"),
         pytest.param(Config(pods=(ALLOW,)), OWN, id="declines-what-a-rule-allows"),
         pytest.param(Config(protect=ProtectConfig(all=True), pods=(ALLOW,)), OWN, id="keeps-out-of-an-allow-list"),
         pytest.param(Config(pods=(PodRule("default/*", protect=False, own_word=False),)), None, id="rule-ends-it"),
-        pytest.param(
-            Config(pods=(PodRule("*/*", own_word=True),), protect=ProtectConfig(own_word=False)),
-            OWN,
-            id="rule-heeds-it",
-        ),
+        pytest.param(Config(protect=UNHEEDED, pods=(PodRule("*/*", own_word=True),)), OWN, id="rule-heeds-it"),
         pytest.param(
             Config(pods=(PodRule("default/*", protect=True),)),
             "rule 1 ([[pods]] match = 'default/*')",

@@ -65,9 +65,8 @@ def test_a_lower_priority_is_sacrificed_first() -> None:
 
 @pytest.mark.parametrize("known", [{"excused": True}, {"low": 200 * MIB}], ids=["excused", "hardly-grows"])
 def test_a_pod_that_no_pause_stops_from_growing_is_no_reason_to_wait(known: dict[str, Any]) -> None:
-    node = tight().add(
-        "b", 200, claim=50, rate=300 if "excused" in known else 0.1, cpu_usage_usec=2_000_000, known=known
-    )
+    rate = 300 if "excused" in known else 0.1
+    node = tight().add("b", 200, claim=50, rate=rate, cpu_usage_usec=2_000_000, known=known)
     node.memory = node.memory._replace(first=node.pods[0].pod.cgroup)
     assert node.does() == {"b": "sacrifice"}, "it has used less CPU time"
 
