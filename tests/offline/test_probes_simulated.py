@@ -29,24 +29,18 @@ def node_with_services(config: Config | None) -> SimNode:
     """Return a node of services and higher-ranked batch pods, so that services must be paused all the time."""
     services = [
         SimPod(
-            f"service{number}",
-            service(100 * MIB, swing_bytes=100 * MIB, seed=number, think_s=1),
+            f"service{n}",
+            service(100 * MIB, swing_bytes=100 * MIB, seed=n, think_s=1),
             limit_bytes=201 * MIB,
             kind=PodKind.SERVICE,
             probe=Probe(),
-            start_s=number,
+            start_s=n,
         )
-        for number in range(4)
+        for n in range(4)
     ]
     batch = [
-        SimPod(
-            f"batch{number}",
-            job(512 * MIB, 32 * MIB, 10**6, number),
-            limit_bytes=512 * MIB,
-            priority=1,
-            start_s=6 * number,
-        )
-        for number in range(6)
+        SimPod(f"batch{n}", job(512 * MIB, 32 * MIB, 10**6, n), limit_bytes=512 * MIB, priority=1, start_s=6 * n)
+        for n in range(6)
     ]
     return SimNode([*services, *batch], config=config, kubepods_max_bytes=2304 * MIB)
 

@@ -68,12 +68,9 @@ def run(pods: list[SimPod], nodes: int) -> list[SimNode]:
 
 
 def job(name: str, request_mib: int, *, millicpu: int = 0, cpu_s: float = 5, start_s: float = 0) -> SimPod:
+    step = Step(cpu_s=cpu_s)
     return SimPod(
-        name,
-        lambda: iter([Step(cpu_s=cpu_s)]),
-        request_bytes=request_mib * MIB,
-        request_millicpu=millicpu,
-        start_s=start_s,
+        name, lambda: iter([step]), request_bytes=request_mib * MIB, request_millicpu=millicpu, start_s=start_s
     )
 
 

@@ -161,16 +161,10 @@ def test_a_small_surge_is_not_worth_a_pause(more: int, active: bool) -> None:
     st.booleans(),
 )
 def test_demands_are_consistent(
-    used: float,
-    rate: float,
-    limit: float | None,
-    peaks: list[float],
-    idle_share: float,
-    admitted: bool,
-    is_paused: bool,
+    used: float, rate: float, limit: float | None, peaks: list[float], share: float, admitted: bool, is_paused: bool
 ) -> None:
     known = growth(used, rate=rate * MIB, admitted=admitted)
-    terms = replace(IDLE, idle_share=idle_share)
+    terms = replace(IDLE, idle_share=share)
     found = asked(known, limit, peaks=tuple(peaks), terms=terms, **(paused() if is_paused else {}))
     assert 0 <= found.fastest <= found.granted
     assert found.granted <= max(found.worst, found.fastest) * (1 + 1e-9)
