@@ -78,16 +78,13 @@ def test_reclaimable_counts_neither_tmpfs_nor_unreclaimable_slab_in_any_order() 
     assert parse_reclaimable(b"slab_reclaimable 1\nactive_file 2\ninactive_file 3") == 6
 
 
-def test_free_swap_is_no_memory() -> None:
+def test_free_swap_and_pages_of_hugetlb_are_no_memory_for_pods() -> None:
+    """Pages of hugetlb are not part of MemAvailable, and no ordinary allocation gets them."""
     memory = b"MemTotal:       1000 kB\nMemFree:         10 kB\nMemAvailable:    400 kB\n"
     swap = b"SwapTotal:      5000 kB\nSwapFree:       5000 kB\n"
+    hugetlb = b"MemTotal:       1000 kB\nMemAvailable:    400 kB\nHugePages_Total:     3\nHugetlb:  300 kB\n"
     assert parse_meminfo(memory + swap) == parse_meminfo(memory)
-
-
-def test_pages_of_hugetlb_are_no_memory_for_pods() -> None:
-    """They are not part of MemAvailable, and no ordinary allocation gets them."""
-    memory = b"MemTotal:       1000 kB\nMemAvailable:    400 kB\nHugePages_Total:     3\nHugetlb:  300 kB\n"
-    assert parse_meminfo(memory) == (700 * 1024, 400 * 1024, 1000 * 1024)
+    assert parse_meminfo(hugetlb) == (700 * 1024, 400 * 1024, 1000 * 1024)
 
 
 MOUNT = b"32 24 0:27 / %s rw,relatime shared:8 - %s cgroup2 rw\n"
