@@ -64,15 +64,14 @@ def test_a_decision_between_two_samples_gives_no_rate() -> None:
     assert learn(before, START_NS + FAST // 2, node(51)).bytes_per_s > 0
 
 
-def test_shrinking_use_is_no_rate() -> None:
-    rate = learn(learn(FillRate(), START_NS, node(70)), START_NS + S, node(10))
-    assert rate.bytes_per_s == 0
-
-
-@pytest.mark.parametrize("at_ns", [START_NS, START_NS - S], ids=["the-same-instant", "an-earlier-one"])
-def test_a_clock_that_stands_still_gives_no_rate(at_ns: int) -> None:
-    rate = learn(learn(FillRate(), START_NS, node(10)), at_ns, node(90))
-    assert rate == FillRate(at_ns, node(90).available_bytes, 0.0)
+@pytest.mark.parametrize(
+    ("at_ns", "before_pct", "used_pct"),
+    [(START_NS + S, 70, 10), (START_NS, 10, 90), (START_NS - S, 10, 90)],
+    ids=["shrinking-use", "the-same-instant", "an-earlier-one"],
+)
+def test_what_gives_no_rate(at_ns: int, before_pct: float, used_pct: float) -> None:
+    rate = learn(learn(FillRate(), START_NS, node(before_pct)), at_ns, node(used_pct))
+    assert rate == FillRate(at_ns, node(used_pct).available_bytes, 0.0)
 
 
 def test_a_limit_of_nothing_is_looked_at_often() -> None:
