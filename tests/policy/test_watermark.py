@@ -33,12 +33,11 @@ def run(
     *,
     all_paused: bool | None = None,
     rules: WatermarkConfig = RULES,
-    at_ns: int = NOW,
 ) -> tuple[WatermarkState, dict[str, list[str]]]:
     """Run one step; return the new state, and the names of pods by kind of action."""
     after, actions = step(
         state,
-        sample(at_ns, used_pct),
+        sample(NOW, used_pct),
         candidates=candidates,
         paused=paused,
         all_paused=not candidates if all_paused is None else all_paused,
@@ -179,10 +178,8 @@ def test_a_sacrifice_says_why() -> None:
 
 
 def test_an_adopted_pause_gets_a_whole_interval_first() -> None:
-    state, done = run(WatermarkState(), 10, running(1), paused(100))
-    assert (state, done) == (WatermarkState(NOW, 10, 0), {})
-    state, done = run(state, 10, running(1), paused(100), at_ns=NOW + S)
-    assert done == {"resume": ["p0"]}
+    assert run(WatermarkState(), 10, running(1), paused(100)) == (WatermarkState(NOW, 10, 0), {})
+    assert run(looked(10), 10, running(1), paused(100)) == (WatermarkState(), {"resume": ["p0"]})
 
 
 def test_when_the_paused_pods_vanish_algorithm_1_watches_again() -> None:
