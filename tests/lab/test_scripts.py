@@ -15,7 +15,6 @@ from lab.pages.report import Report, find_report
 from lab.vm.host import REPO, commit_of
 
 SCRIPTS = REPO / "scripts"
-PAGES = SCRIPTS / "lab/pages"
 TEXT = "".join(path.read_text() for path in sorted(SCRIPTS.iterdir()) if path.is_file())
 
 
@@ -38,7 +37,7 @@ def test_the_bench_takes_the_arguments_that_its_usage_shows() -> None:
     assert [set(one.split("|")) for one in taken] == [shown]
 
 
-@pytest.mark.parametrize("path", sorted(PAGES.glob("*_report.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((SCRIPTS / "lab/pages").glob("*_report.py")), ids=lambda path: path.stem)
 def test_every_page_is_what_its_results_say(path: Path) -> None:
     module = import_module(f"lab.pages.{path.stem}")
     report = module.REPORT

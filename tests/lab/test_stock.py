@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from lab.bed.arms import cgpause_config
 from lab.bed.kubelet import JobTimes, Outcome
-from lab.bed.kubepods import make_uid
+from lab.bed.kubepods import Tier, make_uid
 from lab.measure import stock
 from lab.measure.stock_loads import LOADS, PROGRAMS, Load, Tools, programs
 from lab.pages.stock_report import LOADS as DESCRIBED
@@ -30,10 +30,6 @@ def all_loads(seed: int) -> dict[str, Load]:
     return found | {"programs": programs(seed, PEAKS, Path("inputs"))}
 
 
-def pods(load: Load) -> list[Any]:
-    return [*load.jobs, *load.followers.values(), *load.lasting]
-
-
 def test_a_seed_decides_sizes_and_starts() -> None:
     assert all_loads(1) == all_loads(1)
     first, second = all_loads(1), all_loads(2)
@@ -44,13 +40,10 @@ def test_no_pod_is_protected_by_the_stock_configuration() -> None:
     config = parse_config(cgpause_config("stock"), "config.toml")
     assert config == Config()
     for load in all_loads(1).values():
-        for job in pods(load):
-            qos = QosClass.BEST_EFFORT if job.tier == "besteffort" else QosClass.BURSTABLE
-            name = PodName("demo", job.name)
-            assert (
-                protection(uid=make_uid(job.name), qos=qos, name=name, opt_outs=(), holds_us=False, config=config)
-                is None
-            )
+        for job in (*load.jobs, *load.followers.values(), *load.lasting):
+            qos = QosClass.BEST_EFFORT if job.tier is Tier.BEST_EFFORT else QosClass.BURSTABLE
+            uid, name = make_uid(job.name), PodName("demo", job.name)
+            assert protection(uid=uid, qos=qos, name=name, opt_outs=(), holds_us=False, config=config) is None
 
 
 def test_pauses_of_jobs_and_of_other_pods_are_counted_apart() -> None:
