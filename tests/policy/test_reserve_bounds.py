@@ -15,9 +15,6 @@ from cgpause.policy.reserve import runnable_pods
 # Rule 3, bounded: the pod that is excused
 
 
-EXCUSED = "pauses have cost more time than a restart would"
-
-
 @pytest.mark.parametrize(
     ("cost_s", "ran_s", "claim", "excused"),
     [
@@ -40,7 +37,7 @@ def test_a_pod_is_excused_when_pauses_have_cost_more_than_a_restart(
     assert done.state.growths.pods[node.pods[1].pod.cgroup].excused is excused
     assert done.state.cost_s == (0 if excused else cost_s)
     if excused:
-        assert done.actions[0].reason == EXCUSED
+        assert done.actions[0].reason == "pauses have cost more time than a restart would"
         assert [place.excused for place in done.places if place.usage.pod.uid == "b"] == [True]
 
 
