@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from cgpause.config.load import load_config, parse_config
 from cgpause.config.options import Option, all_entries, entries, header
 from cgpause.config.render import render_config, toml
-from cgpause.config.settings import Config, HowPaused, PodClass, PodRule, ProtectConfig, ThrottleConfig
+from cgpause.config.settings import Config, HowPaused, PodClass, PodRule, ProtectConfig, ThrottleConfig, WatermarkConfig
 from cgpause.core.model import CpuMax, Policy, QosClass
 
 REPO = Path(__file__).parents[2]
@@ -53,12 +53,10 @@ def test_a_file_sets_what_it_names_and_leaves_the_rest() -> None:
 
     parsed = parse_config(text, "test.toml")
 
-    default = Config()
-    assert parsed == dataclasses.replace(
-        default,
+    assert parsed == Config(
         mechanism=HowPaused.FREEZE,
-        watermark=dataclasses.replace(default.watermark, upper_pct=95.0),
-        protect=dataclasses.replace(default.protect, namespaces=()),
+        watermark=WatermarkConfig(upper_pct=95.0),
+        protect=ProtectConfig(namespaces=()),
         pods=(
             PodRule(match="batch/*", protect=False),
             PodRule(match="*/db-[0-9]", protect=True, qos=(QosClass.BURSTABLE, QosClass.BEST_EFFORT)),
@@ -181,7 +179,7 @@ def test_what_is_written_reads_back_the_same(config: Config) -> None:
 
 def test_a_written_file_names_and_explains_every_option() -> None:
     rule = PodRule("a/b", protect=True, class_=PodClass.BATCH, priority=1, own_word=False, qos=(QosClass.BURSTABLE,))
-    text = render_config(dataclasses.replace(Config(), pods=(rule,)))
+    text = render_config(Config(pods=(rule,)))
     words = " ".join(line.removeprefix("#").strip() for line in text.splitlines())
 
     for path, entry in all_entries(Config):
