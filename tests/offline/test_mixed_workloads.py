@@ -50,11 +50,8 @@ def test_services_end_with_the_last_job() -> None:
     outcome = simulate(load_of(), None, seed=1)
     assert (outcome.jobs, outcome.finished) == (12, 12)
     assert outcome.total_s < NODES.give_up_s
-    assert [(one.name, one.kind, one.pods, one.finished) for one in outcome.groups] == [
-        ("large", "jobs", 4, 4),
-        ("small", "jobs", 8, 8),
-        ("web", "services", 2, 0),
-    ]
+    groups = [(one.name, one.kind, one.pods, one.finished) for one in outcome.groups]
+    assert groups == [("large", "jobs", 4, 4), ("small", "jobs", 8, 8), ("web", "services", 2, 0)]
 
 
 def test_a_service_that_is_there_for_a_time_leaves_its_room_to_the_jobs() -> None:
