@@ -135,11 +135,8 @@ def test_the_first_runs_and_its_worst_demand_is_reserved() -> None:
     found = served(50, want("a", 30, growth=20), want("b", 100, growth=20), want("c", 100, growth=1))
     assert [place.runs for place in found.places] == [True, True, False]
     assert found.unused_bytes == 0
-    assert [(place.needed, place.fits_in) for place in found.places] == [
-        (30 * MIB, 50 * MIB),
-        (20 * MIB, 20 * MIB),
-        (MIB, 0),
-    ]
+    needs = [(place.needed, place.fits_in) for place in found.places]
+    assert needs == [(30 * MIB, 50 * MIB), (20 * MIB, 20 * MIB), (MIB, 0)]
 
 
 def test_only_places_that_change_or_are_paused_are_told_of_unless_all_are_asked_for() -> None:
