@@ -94,8 +94,15 @@ def test_the_page_for_teams_says_what_was_measured() -> None:
 
 
 README_LOADS = (
-    *("programs", "paper2", "idle", "waiting-paced", "waiting-backoff", "waiting"),
-    *("nolimit-beside", "nolimit", "nolimit-half"),
+    "programs",
+    "paper2",
+    "idle",
+    "waiting-paced",
+    "waiting-backoff",
+    "waiting",
+    "nolimit-beside",
+    "nolimit",
+    "nolimit-half",
 )
 """The loads of stock.json in the order of README's table; its last row adds them up."""
 
