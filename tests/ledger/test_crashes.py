@@ -5,15 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers.crashing import (
-    SCENARIOS,
-    CgroupState,
-    PausableCgroup,
-    Scenario,
-    check_every_crash,
-    deaths,
-    freeze,
-)
+from helpers.crashing import SCENARIOS, CgroupState, PausableCgroup, Scenario, check_every_crash, deaths, freeze
 from helpers.ledgers import hold, make_cgroup
 
 from cgpause import restore

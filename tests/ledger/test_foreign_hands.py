@@ -8,15 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from helpers.crashing import (
-    PAUSES,
-    THROTTLE,
-    CgroupState,
-    PausableCgroup,
-    freeze,
-    request,
-    take_over,
-)
+from helpers.crashing import PAUSES, THROTTLE, CgroupState, PausableCgroup, freeze, request, take_over
 from helpers.ledgers import hold, refuse_writes
 from helpers.trees import damage
 

@@ -268,11 +268,7 @@ def test_the_thread_waits_for_a_container_that_is_being_made(
 
 
 def test_without_the_right_the_thread_says_so_once(
-    fake: FakeTree,
-    start_process: Start,
-    thread: OwnWordsThread,
-    caplog: Log,
-    monkeypatch: Patch,
+    fake: FakeTree, start_process: Start, thread: OwnWordsThread, caplog: Log, monkeypatch: Patch
 ) -> None:
     read_file, allowed = environment._read, start_process({"CGPAUSE": "batch"})
 

@@ -208,13 +208,7 @@ def test_a_workload_is_certainly_batch_only_if_a_pod_of_it_did_not_listen(
     ],
 )
 def test_the_silence_of_an_init_container_says_nothing_of_the_container_after_it(
-    fake: FakeTree,
-    tree: PodTree,
-    asked: Asked,
-    monkeypatch: Patch,
-    inside: Inside,
-    kills: int,
-    doubted: bool,
+    fake: FakeTree, tree: PodTree, asked: Asked, monkeypatch: Patch, inside: Inside, kills: int, doubted: bool
 ) -> None:
     """Otherwise a service whose init container ran for a minute would be frozen as batch before it can listen."""
     monkeypatch.setattr(programs, "inspect_pod", lambda _: inside)
