@@ -295,11 +295,13 @@ def test_what_is_gone_is_passed_over_and_nobodys_failure(
     assert list(braked_roots(str(tree.root))) == []
 
 
-def test_a_kubepods_that_cannot_be_asked_is_released_loudly(tree: FakeTree, monkeypatch: Patch) -> None:
+@pytest.mark.parametrize("method", ["get_xattr", "__init__"], ids=["asked", "listed"])
+def test_a_kubepods_that_cannot_be_asked_or_listed_is_one_failure(
+    tree: FakeTree, monkeypatch: Patch, method: str
+) -> None:
     error = KernelReadError(str(tree.kubepods), OSError(errno.EIO, ""))
-    monkeypatch.setattr(Cgroup, "get_xattr", refusing_at(tree.kubepods, error, "get_xattr"))
-    (outcome,) = resume_all(str(tree.root))
-    assert (outcome.path, outcome.resumed, outcome.error) == (tree.kubepods.name, None, error)
+    monkeypatch.setattr(Cgroup, method, refusing_at(tree.kubepods, error, method))
+    assert resume_all(str(tree.root)) == [Restored(tree.kubepods.name, None, error)]
 
 
 @pytest.mark.parametrize("driver", ["kubepods.slice", "kubelet.slice/kubelet-kubepods.slice"])
@@ -320,12 +322,6 @@ def test_a_kubepods_that_cannot_be_opened_any_more_is_reported(driver: str, tree
     monkeypatch.setattr(restore, "paused_cgroups", then_refuse)
     assert resume_all(str(tree.root)) == [Restored(top.name, None, error)]
     assert high_state(kubepods) == (str(1 << 30), True)
-
-
-def test_a_kubepods_that_cannot_be_listed_is_one_failure(tree: FakeTree, monkeypatch: Patch) -> None:
-    error = KernelReadError(str(tree.kubepods), OSError(errno.EIO, ""))
-    monkeypatch.setattr(Cgroup, "__init__", refusing_at(tree.kubepods, error, "__init__"))
-    assert resume_all(str(tree.root)) == [Restored(tree.kubepods.name, None, error)]
 
 
 def test_a_pod_that_cannot_be_opened_when_its_turn_comes_again_is_one(tree: FakeTree, monkeypatch: Patch) -> None:
