@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from helpers.fixtures import Patch
@@ -20,6 +21,7 @@ HEADER = b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when re
 LISTENING = b"   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 15716 1"
 CONNECTED = b"   0: 0100007F:1F90 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 15716 1"
 GOOD, CONTAINER = "cri-containerd-" + "a" * 64 + ".scope", "cri-containerd-" + "b" * 64 + ".scope"
+Answer = TypeVar("Answer")
 
 
 class Node:
@@ -50,17 +52,9 @@ class Node:
             (self.proc / str(pid) / "comm").write_text(f"{name}\n")
         return net
 
-    def inspect_pod(self) -> Inside | None:
+    def ask(self, question: Callable[[Cgroup], Answer]) -> Answer:
         with Cgroup(str(self.pod.parent), "pod") as cgroup:
-            return inspect_pod(cgroup)
-
-    def is_made(self) -> bool | None:
-        with Cgroup(str(self.pod.parent), "pod") as cgroup:
-            return is_made(cgroup)
-
-    def ask(self) -> bool | None:
-        with Cgroup(str(self.pod.parent), "pod") as cgroup:
-            return listens(cgroup)
+            return question(cgroup)
 
 
 @pytest.fixture
@@ -92,7 +86,7 @@ def test_one_process_answers_for_its_network_namespace(
 ) -> None:
     node.add_cgroup(GOOD, 10)
     node.add_process(10, ipv4=ipv4, ipv6=ipv6)
-    assert node.ask() is answer
+    assert node.ask(listens) is answer
 
 
 def test_a_table_is_not_read_where_the_count_says_that_it_is_empty(node: Node) -> None:
@@ -101,7 +95,7 @@ def test_a_table_is_not_read_where_the_count_says_that_it_is_empty(node: Node) -
     net = node.add_process(10)
     for table in ("tcp", "tcp6"):
         (net / table).unlink()
-    assert node.ask() is False
+    assert node.ask(listens) is False
 
 
 @pytest.mark.parametrize(
@@ -120,9 +114,8 @@ def test_a_runtime_at_work_is_not_asked(node: Node, monkeypatch: Patch, name: st
     net = node.add_process(10, name, ipv4=LISTENING)
     (net / "snmp").write_text("Tcp: RtoAlgorithm OutRsts\nTcp: 1 7\n")
     monkeypatch.setattr(workload, "read_started_ns", lambda *_: now_ns() - age_s * NS_PER_S)
-    assert node.ask() is answer
-    with Cgroup(str(node.pod.parent), "pod") as cgroup:
-        assert refused_connections(cgroup) == (7 if answer else None)
+    assert node.ask(listens) is answer
+    assert node.ask(refused_connections) == (7 if answer else None)
 
 
 def test_cri_o_s_monitor_in_the_pod_is_not_asked(node: Node) -> None:
@@ -131,8 +124,8 @@ def test_cri_o_s_monitor_in_the_pod_is_not_asked(node: Node) -> None:
     node.add_cgroup(f"crio-{'b' * 64}.scope", 10)
     node.add_process(9, "conmon", ipv4=LISTENING)
     node.add_process(10, "job")
-    assert node.ask() is False
-    assert node.inspect_pod() == Inside(runtime=False, program=True)
+    assert node.ask(listens) is False
+    assert node.ask(inspect_pod) == Inside(runtime=False, program=True)
 
 
 @pytest.mark.parametrize(
@@ -153,50 +146,50 @@ def test_cri_o_s_monitor_in_the_pod_is_not_asked(node: Node) -> None:
     ],
 )
 def test_processes_of_a_pod_are_told_apart_by_name(node: Node, names: list[str], runtime: bool, program: bool) -> None:
-    assert node.inspect_pod() is None
+    assert node.ask(inspect_pod) is None
     node.add_cgroup(GOOD, *range(10, 10 + len(names)))
     for pid, name in enumerate(names, 10):
         node.add_process(pid, name)
-    assert node.inspect_pod() == Inside(runtime, program)
+    assert node.ask(inspect_pod) == Inside(runtime, program)
 
 
 def test_a_pod_is_made_once_each_container_runs_its_own_program(node: Node) -> None:
     def name(pid: int, comm: str) -> None:
         (node.proc / str(pid) / "comm").write_text(f"{comm}\n")
 
-    assert node.is_made() is None, "no container"
+    assert node.ask(is_made) is None, "no container"
     node.add_cgroup("sandbox", 10)
     node.add_process(10, "exe")
-    assert node.is_made() is False, "the sandbox is being made"
+    assert node.ask(is_made) is False, "the sandbox is being made"
     name(10, "pause")
-    assert node.is_made() is None, "only the sandbox"
+    assert node.ask(is_made) is None, "only the sandbox"
     node.add_cgroup(GOOD, 11)
-    assert node.is_made() is False, "the process has ended"
+    assert node.ask(is_made) is False, "the process has ended"
     node.add_process(11, "runc:[2:INIT]")
-    assert node.is_made() is False, "a runtime is at work"
+    assert node.ask(is_made) is False, "a runtime is at work"
     name(11, "job")
-    assert node.is_made() is True
+    assert node.ask(is_made) is True
     node.add_cgroup(CONTAINER)
-    assert node.is_made() is False, "an empty cgroup: a runtime is about to come"
+    assert node.ask(is_made) is False, "an empty cgroup: a runtime is about to come"
     for number in range(3):
         node.add_cgroup(f"{CONTAINER}/{number}")
     node.add_cgroup(f"{CONTAINER}/container", 12)  # crun's
     node.add_process(12, "exe")
-    assert node.is_made() is False, "a runtime without its name"
+    assert node.ask(is_made) is False, "a runtime without its name"
     name(12, "server")
-    assert node.is_made() is True
+    assert node.ask(is_made) is True
     (node.pod / GOOD / "cgroup.procs").write_text("garbage\n")
-    assert node.is_made() is False, "it cannot be read"
+    assert node.ask(is_made) is False, "it cannot be read"
 
 
 def test_cri_o_s_monitor_comes_before_its_container(node: Node) -> None:
     for number, container in enumerate(("a" * 64, "b" * 64)):
         node.add_cgroup(f"crio-conmon-{container}.scope", 2 * number + 9)
         node.add_process(2 * number + 9, "conmon")
-        assert node.is_made() is False
+        assert node.ask(is_made) is False
         node.add_cgroup(f"crio-{container}.scope", 2 * number + 10)
         node.add_process(2 * number + 10, "job")
-        assert node.is_made() is True
+        assert node.ask(is_made) is True
 
 
 def test_a_runtime_is_seen_behind_the_many_processes_of_another_container(node: Node) -> None:
@@ -205,7 +198,7 @@ def test_a_runtime_is_seen_behind_the_many_processes_of_another_container(node: 
     for pid in range(100, 140):
         node.add_process(pid, "worker")
     node.add_process(10, "runc:[2:INIT]")
-    assert node.inspect_pod() == Inside(runtime=True, program=True)
+    assert node.ask(inspect_pod) == Inside(runtime=True, program=True)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +218,7 @@ def test_a_program_that_the_node_needs_is_told_by_its_oom_score(
     node.add_process(10, name)
     if adjusted is not None:
         (node.proc / "10/oom_score_adj").write_text(f"{adjusted}\n")
-    found = node.inspect_pod()
+    found = node.ask(inspect_pod)
     assert found is not None
     assert found.node_critical is critical
 
@@ -235,24 +228,24 @@ def test_a_virtual_machine_counts_as_listening(node: Node, name: str) -> None:
     """Its sockets are inside it, and a frozen one cannot be told to end."""
     node.add_cgroup(GOOD, 10)
     node.add_process(10, name)
-    assert node.ask() is True
+    assert node.ask(listens) is True
 
 
 def test_a_pod_with_nothing_but_its_sandbox_has_no_answer(node: Node) -> None:
     """Its image is still being pulled, which can take minutes."""
     node.add_cgroup(GOOD, 10)
     node.add_process(10, "pause")
-    assert node.ask() is None
+    assert node.ask(listens) is None
     node.add_cgroup(CONTAINER, 11)
     node.add_process(11, "job")
-    assert node.ask() is False
+    assert node.ask(listens) is False
 
 
 def test_the_next_process_is_asked_when_one_has_ended(node: Node) -> None:
     node.add_cgroup(GOOD, 10, 11)
     node.add_cgroup(CONTAINER, 12, 13)
     node.add_process(13, ipv4=LISTENING)
-    assert node.ask() is True
+    assert node.ask(listens) is True
 
 
 @pytest.mark.parametrize("empty", [[GOOD], [GOOD, f"{GOOD}/container"]], ids=["crun", "init-in-crun"])
@@ -261,7 +254,7 @@ def test_processes_further_down_are_asked(node: Node, empty: list[str]) -> None:
         node.add_cgroup(name)
     node.add_cgroup(f"{empty[-1]}/container", 10)
     node.add_process(10, ipv6=LISTENING)
-    assert node.ask() is True
+    assert node.ask(listens) is True
 
 
 def test_the_container_is_asked_before_what_it_nests(node: Node) -> None:
@@ -272,7 +265,7 @@ def test_the_container_is_asked_before_what_it_nests(node: Node) -> None:
         node.add_process(pid)
     node.add_cgroup("last", 20)
     node.add_process(20, ipv4=LISTENING)
-    assert node.ask() is True
+    assert node.ask(listens) is True
 
 
 @pytest.mark.parametrize("procs", ["", "garbage\n", "0\n", "1e9\n", "10\x00\n"], ids=repr)
@@ -281,11 +274,11 @@ def test_a_pod_without_a_process_has_no_answer(node: Node, procs: str) -> None:
     (node.pod / GOOD / "cgroup.procs").write_text(procs)
     node.add_cgroup("no-procs-here")
     (node.pod / "no-procs-here" / "cgroup.procs").unlink()
-    assert node.ask() is None
+    assert node.ask(listens) is None
 
 
 def test_a_pod_without_containers_or_that_is_gone_has_no_answer(node: Node) -> None:
-    assert node.ask() is None
+    assert node.ask(listens) is None
     with Cgroup(str(node.pod.parent), "pod") as cgroup:
         node.pod.rmdir()
         assert listens(cgroup) is None
@@ -294,7 +287,7 @@ def test_a_pod_without_containers_or_that_is_gone_has_no_answer(node: Node) -> N
 def test_a_pod_full_of_ended_processes_does_not_hold_us_up(node: Node) -> None:
     node.add_cgroup(GOOD, *range(10, 10_000))
     node.add_process(9_999, ipv4=LISTENING)
-    assert node.ask() is None
+    assert node.ask(listens) is None
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6], ids=["ipv4", "ipv6"])
@@ -306,4 +299,4 @@ def test_the_real_proc_tells_of_a_socket_that_listens(
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.bind(("::1" if family is socket.AF_INET6 else "127.0.0.1", 0))
         listener.listen()
-        assert node.ask() is True
+        assert node.ask(listens) is True
