@@ -48,3 +48,8 @@ def executable(path: Path, script: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
+
+
+def killed(pod: Path) -> set[str]:
+    """Return the names of a pod's cgroups that were killed."""
+    return {kill.parent.name for kill in pod.rglob("cgroup.kill") if kill.read_text() == "1\n"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers.fixtures import Patch
-from helpers.processes import containers
+from helpers.processes import containers, killed
 from helpers.trees import CAPTURED_POD, CAPTURES, FakeTree, lay_out_capture
 
 from cgpause.core.errors import CgpauseError, KernelWriteError
@@ -39,10 +39,6 @@ def folder(fake: FakeTree) -> Path:
 def pod(fake: FakeTree, folder: Path) -> Iterator[Cgroup]:
     with Cgroup(str(fake.root), str(folder.relative_to(fake.root))) as opened:
         yield opened
-
-
-def killed(folder: Path) -> set[str]:
-    return {kill.parent.name for kill in folder.rglob("cgroup.kill") if kill.read_text() == "1\n"}
 
 
 @pytest.mark.parametrize("by", ["log links", "memory.oom.group"])

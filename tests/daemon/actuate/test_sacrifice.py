@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 from helpers.actuating import CONFIG, Bench, lines
 from helpers.fixtures import Log
+from helpers.processes import containers, killed
 from helpers.trees import lock_held
 
 from cgpause.core.clock import NS_PER_S, now_ns
@@ -18,35 +18,26 @@ from cgpause.pods.sampler import Sampler
 from cgpause.policy.decide import State, decide
 
 
-def killed(folder: Path) -> list[str]:
-    return sorted(kill.parent.name for kill in folder.glob("*.scope/cgroup.kill") if kill.read_text() == "1\n")
-
-
-def container_of(folder: Path) -> Path:
-    (found,) = (s for s in folder.glob("*.scope") if (s / "memory.oom.group").read_text() == "1\n")
-    return found
-
-
 def test_a_sacrifice_kills_containers_not_the_sandbox_and_resumes_the_pod(bench: Bench, caplog: Log) -> None:
     bench.pause("a", "b")
     began_ns = now_ns()
     bench.sacrifice("b")
-    assert killed(bench.folders["b"]) == [container_of(bench.folders["b"]).name]
-    assert killed(bench.folders["a"]) == []
+    assert killed(bench.folders["b"]) == {containers(bench.folders["b"])[1].name}
+    assert killed(bench.folders["a"]) == set()
     assert (bench.paused(), bench.cpu_max()[1]) == (["a"], "50000 100000")
     assert bench.actuator.counts.sacrifices == 1
     assert began_ns + int(CONFIG.pause.settle_s * NS_PER_S) <= bench.tracked("b").pod.settled_at_ns
     assert bench.tracked("b").pod.settled_at_ns <= now_ns() + int(CONFIG.pause.settle_s * NS_PER_S)
     (said,) = (record for record in caplog.records if record.getMessage().startswith("sacrificed"))
     assert said.levelname == "WARNING"
-    (container_id,) = re.findall(r"[0-9a-f]{64}", container_of(bench.folders["b"]).name)
+    (container_id,) = re.findall(r"[0-9a-f]{64}", containers(bench.folders["b"])[1].name)
     assert f"containers={container_id[:12]} " in said.getMessage()
 
 
 def test_the_sacrifice_of_a_running_pod_ends_no_pause(bench: Bench) -> None:
     bench.sacrifice("b")
 
-    assert killed(bench.folders["b"]) == [container_of(bench.folders["b"]).name]
+    assert killed(bench.folders["b"]) == {containers(bench.folders["b"])[1].name}
     assert not any(bench.actuator.counts.causes.values())
     assert bench.tracked("b").pod.distress is None
 
@@ -61,7 +52,7 @@ def test_what_an_operator_holds_by_now_is_not_sacrificed(bench: Bench, before: b
     else:
         bench.pause_by_hand("b")
     bench.apply(decided)
-    assert killed(bench.folders["b"]) == []
+    assert killed(bench.folders["b"]) == set()
     assert bench.record("b").owner is Owner.MANUAL
 
 
@@ -82,7 +73,7 @@ def test_a_sacrifice_the_kernel_refuses_is_told_once_and_counts_for_nothing(
 def test_a_restarted_container_is_killed_too(bench: Bench) -> None:
     """The new container's id is newer than the last reading of the log folders (before 1.28: no memory.oom.group)."""
     folder = bench.folders["b"]
-    old = container_of(folder)
+    old = containers(folder)[1]
     logs = bench.fake.log_dir / "containers"
     logs.mkdir(parents=True)
     (old / "memory.oom.group").write_text("0\n")
@@ -94,7 +85,7 @@ def test_a_restarted_container_is_killed_too(bench: Bench) -> None:
     (logs / f"b_default_side-{'e' * 64}.log").touch()
     bench.pause("b")
     bench.sacrifice("b")
-    assert killed(folder) == sorted([old.name, new.name])
+    assert killed(folder) == {old.name, new.name}
 
 
 def test_a_sacrificed_pod_that_could_not_be_resumed_is_resumed_by_the_next_decision(bench: Bench) -> None:
