@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
+from helpers.commandline import argv
 from helpers.daemons import HIGH, NO_SACRIFICE, PAUSED, S, Start, pause_web
 from helpers.trees import FakeTree, cpu_max, pause_pod, records_left, wait_until
 
@@ -80,8 +80,7 @@ def test_an_operators_resume_lets_the_pod_run(tree: FakeTree, start: Start) -> N
     daemon = start(NO_SACRIFICE + "min_run_s = 3600\n")
     wait_until(lambda: cpu_max(other) == PAUSED and cpu_max(pod) == PAUSED, "both pauses")
 
-    command = [sys.executable, "-m", "cgpause", "--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)]
-    subprocess.run([*command, "resume", "default/web"], check=True, capture_output=True)
+    subprocess.run(argv(tree, "resume", "default/web"), check=True, capture_output=True)
 
     tree.set_used(HIGH + 1)
     tree.add_pod("witness")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,7 @@ def noted(state: Path) -> list[tuple[str, str, str | None]]:
 
 
 def test_the_history_goes_on_over_a_daemon_that_was_killed(tree: FakeTree, start: Start, state: Path) -> None:
-    pod = tree.add_pod("web", cpu_max="50000 100000")
-    tree.set_used(HIGH)
-    first = start(NO_SACRIFICE, "--state-dir", str(state))
+    pod, first = pause_web(tree, start, NO_SACRIFICE, "--state-dir", str(state), cpu_max="50000 100000")
     wait_until(lambda: len(noted(state)) == 1, "the pause to be noted")
     first.stop(signal.SIGKILL)
     assert cpu_max(pod) == PAUSED
@@ -62,12 +61,9 @@ def test_while_a_stopped_daemon_waits_for_its_disk_the_next_one_has_the_tree(
     tree: FakeTree, start: Start, state: Path
 ) -> None:
     (tree.root / "memory.reclaim").touch()
-    pod = tree.add_pod("web")
-    tree.set_used(HIGH)
     hangs = "import threading; from cgpause.telemetry import history as h"
     hangs += "; h.append = lambda *_: threading.Event().wait()"
-    first = start(NO_SACRIFICE, "--state-dir", str(state), before=hangs)
-    first.wait_for_log(" paused pod=default/web")
+    pod, first = pause_web(tree, partial(start, before=hangs), NO_SACRIFICE, "--state-dir", str(state))
     tree.set_used(0)
     first.process.terminate()
     first.wait_for_log(" resumed pod=default/web")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 
-from helpers.daemons import GIB, HIGH, MIB, PAUSED, Running, S, Start
+from helpers.daemons import GIB, HIGH, MIB, PAUSED, Running, S, Start, pause_web
 from helpers.processes import containers
 from helpers.trees import FakeTree, cpu_max, other_tree, records_left, rewrite, wait_until
 
@@ -115,11 +116,7 @@ def one_of_both_is_paused(tree: FakeTree, pods: list[Path]) -> bool:
 
 
 def test_pod_that_is_paused_when_kubelet_moves_to_another_tree_is_resumed(tree: FakeTree, start: Start) -> None:
-    pod = tree.add_pod("web", cpu_max="50000 100000")
-    daemon = start(before=WALK_OFTEN)
-    tree.set_used(HIGH)
-    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
-    daemon.wait_for_log("paused pod=default/web")
+    pod, daemon = pause_web(tree, partial(start, before=WALK_OFTEN), cpu_max="50000 100000")
 
     other_tree(tree, populated=True)
     rewrite(tree.kubepods / "cgroup.events", "populated 0\nfrozen 0\n")
