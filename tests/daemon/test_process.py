@@ -121,6 +121,7 @@ RefreshTimes.rest_until = rest_for_days"""
     assert " paused pod=default/kept" not in daemon.log
 
 
+UNREADABLE = "from cgpause.config import load; load._read = lambda _: open('/proc/self/mem', 'rb').read()"
 RENEWED = 'reason="the configuration has changed"'
 
 
@@ -159,26 +160,21 @@ def test_a_pause_of_an_earlier_daemon_that_the_configuration_does_not_make_ends(
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
+    ("config", "before", "message", "code"),
     [
-        pytest.param("[watermark]\nupper_pct = 'x'\n", "watermark.upper_pct", id="wrong-type"),
-        pytest.param("[[[", "config.toml:1", id="no-toml"),
+        pytest.param("[watermark]\nupper_pct = 'x'\n", "", "watermark.upper_pct", 2, id="wrong-type"),
+        pytest.param("[[[", "", "config.toml:1", 2, id="no-toml"),
+        # systemd starts the daemon again after any status but 2.
+        pytest.param("", UNREADABLE, "cannot be read: Input/output error", 1, id="cannot-be-read-now"),
     ],
 )
-def test_it_does_not_start_with_a_bad_configuration(tree: FakeTree, config: str, message: str) -> None:
-    daemon = Running(tree, config)
+def test_it_does_not_start_with_a_bad_configuration(
+    tree: FakeTree, config: str, before: str, message: str, code: int
+) -> None:
+    daemon = Running(tree, config, before=before)
     daemon.wait_for_log(message)
 
-    assert daemon.process.wait(60) == 2
-
-
-def test_a_configuration_that_cannot_be_read_now_is_read_again_at_the_next_start(tree: FakeTree) -> None:
-    """systemd starts the daemon again after any status but 2."""
-    fails = "from cgpause.config import load; load._read = lambda _: open('/proc/self/mem', 'rb').read()"
-    daemon = Running(tree, "", before=fails)
-    daemon.wait_for_log("cannot be read: Input/output error")
-
-    assert daemon.process.wait(60) == 1
+    assert daemon.process.wait(60) == code
 
 
 def test_a_cgroup_root_that_is_missing_is_named(tmp_path: Path) -> None:
