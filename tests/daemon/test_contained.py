@@ -262,9 +262,7 @@ def test_what_a_killed_daemon_had_paused_is_resumed_at_once(tree: FakeTree, paus
 
 
 @pytest.mark.parametrize("option", ["--dry-run", None], ids=["that-looks-on", "turned-away"])
-def test_one_beside_another_leaves_its_pods_as_they_are(
-    tree: FakeTree, paused: Running, option: str | None, tmp_path: Path
-) -> None:
+def test_one_beside_another_leaves_its_pods_as_they_are(tree: FakeTree, paused: Running, option: str | None) -> None:
     records = records_left(tree.root)
     # Check the log too: a first daemon that resumes and pauses again would leave the same records.
     paused_log = paused.log

@@ -254,7 +254,7 @@ def test_nothing_is_published_unless_asked_for_and_a_reload_can_ask(
     wait_until(lambda: bool(figures(run_dir)), "the figures to be back")
 
 
-def test_a_refused_configuration_and_the_one_in_force_can_be_seen(tree: FakeTree, start: Start, run_dir: Path) -> None:
+def test_a_refused_configuration_and_the_one_in_force_can_be_seen(start: Start, run_dir: Path) -> None:
     daemon = start(NO_SACRIFICE + METRICS, "--run-dir", str(run_dir))
 
     def reload(config: str, *, succeeds: bool) -> str:

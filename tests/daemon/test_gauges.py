@@ -141,7 +141,7 @@ def test_everything_that_has_a_name_is_gathered_as_it_is_described(bench: Bench,
     assert set(BY_NAME) - set(values) == {"cgpause_up", "cgpause_snapshot_timestamp_seconds"}
 
 
-def test_memory_is_what_the_kernel_says_now(bench: Bench, monkeypatch: Patch) -> None:
+def test_memory_is_what_the_kernel_says_now(bench: Bench) -> None:
     bench.fake.set_used(GIB // 4, reclaimable_bytes=GIB // 8)
     bench.refresh()
 

@@ -216,7 +216,7 @@ def is_released(path: Path) -> bool:
 
 
 def test_memory_high_that_somebody_writes_is_asserted_again_and_the_end_releases_it(
-    tree: FakeTree, braked: Path, daemon: Running
+    braked: Path, daemon: Running
 ) -> None:
     assert "level=airbag" in daemon.log, "a plain tree has no PSI, so there is no tripwire"
     braked.write_text("max\n")
@@ -242,7 +242,7 @@ def test_memory_that_cannot_be_read_ends_all_pauses_and_releases_memory_high(
     wait_until(lambda: is_braked(braked), "memory.high to be set again")
 
 
-def test_switching_memory_high_off_puts_the_original_back(tree: FakeTree, braked: Path, daemon: Running) -> None:
+def test_switching_memory_high_off_puts_the_original_back(braked: Path, daemon: Running) -> None:
     daemon.reload("[memory_high]\nenabled = false\n")
 
     daemon.wait_for_log('released memory.high cgroup=kubepods.slice memory_high_to=max reason="switched off"')

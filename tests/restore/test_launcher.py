@@ -60,7 +60,7 @@ def test_what_another_python_would_say_too_is_not_tried_again(installation: Inst
     assert (done.returncode, done.stdout, done.stderr) == (status, "once\n", "")
 
 
-def test_a_python_that_runs_is_not_said_to_be_broken(installation: Installation, tree: FakeTree) -> None:
+def test_a_python_that_runs_is_not_said_to_be_broken(installation: Installation) -> None:
     installation.runs(f'exec {sys.executable} "$@"')
 
     done = installation.restore("--cgroup-root", "/nowhere")

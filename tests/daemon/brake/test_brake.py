@@ -117,9 +117,7 @@ def test_it_moves_between_tripwire_and_airbag_and_says_so_once(brake: Brake, fak
     assert said(caplog) == ["armed memory.high", "released memory.high"]
 
 
-def test_it_is_written_only_when_it_moves_by_more_than_a_little(
-    brake: Brake, fake: FakeTree, monkeypatch: Patch
-) -> None:
+def test_it_is_written_only_when_it_moves_by_more_than_a_little(brake: Brake, monkeypatch: Patch) -> None:
     written: list[str] = []
     real = Cgroup.write
 
@@ -227,7 +225,7 @@ def test_nobody_sleeps_where_the_node_is_the_tighter_limit(
     assert brake.sleep_ns(headroom) == (30 * S if sleeps else None)
 
 
-def test_nobody_sleeps_without_a_tripwire(brake: Brake, fake: FakeTree, watch: Watch) -> None:
+def test_nobody_sleeps_without_a_tripwire(brake: Brake, watch: Watch) -> None:
     assert brake.sleep_ns(limited(10)) is None
     assert brake.sleep_ns(apply(brake, 80, tight=True)) is None
     assert brake.sleep_ns(apply(brake, 10)) == 30 * S

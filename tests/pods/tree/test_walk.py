@@ -308,9 +308,7 @@ def test_a_pod_with_folders_of_two_names_loses_the_one_it_had(fake: FakeTree, tr
     assert tracked.pod.name is None
 
 
-def test_the_tree_in_use_stays_open_while_others_cannot_be_looked_for(
-    fake: FakeTree, tree: PodTree, monkeypatch: Patch
-) -> None:
+def test_the_tree_in_use_stays_open_while_others_cannot_be_looked_for(tree: PodTree, monkeypatch: Patch) -> None:
     tree.refresh(0)
     with monkeypatch.context() as patched:
         error = KernelReadError("x", OSError(24, "EMFILE"))
