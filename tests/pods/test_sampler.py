@@ -72,8 +72,7 @@ def test_kubelets_configuration_is_read_again_soon_while_memory_is_tight(
     path = fake.folder / "config.yaml"
     (fake.kubepods / "memory.max").write_text("max\n")
     fake.add_pod("web")
-    tree.refresh(0)
-    (tracked,) = tree.pods.values()
+    (tracked,) = tree.refresh(0)[0]
     with Sampler(tree, str(path)) as sampler, caplog.at_level(logging.INFO):
         assert not sampler.kubelet.follow(S, tight=True)
         path.write_text("evictionHard: {memory.available: 300Mi}\n")

@@ -187,8 +187,7 @@ def test_a_workload_is_certainly_batch_only_if_a_pod_of_it_did_not_listen(
     monkeypatch.setattr(programs, "inspect_pod", lambda _: inside)
     tree.refresh(0)
     path = str(fake.add_pod("web-0"))
-    tree.refresh(S)
-    (tracked,) = tree.pods.values()
+    (tracked,) = tree.refresh(S)[0]
     tree.note_container_change(tracked, S)
     tree.check_programs(2 * S)
     if answer is not None:
@@ -274,8 +273,7 @@ def test_a_workload_that_listens_after_all_is_not_known_as_batch(fake: FakeTree,
 def paused_while_it_starts(fake: FakeTree, tree: PodTree, asked: Asked, since_ns: int) -> tuple[str, TrackedPod]:
     """Add a pod that does not listen, start it after 1 s and pause it; return its path and the pod."""
     path = str(fake.add_pod("slow-0"))
-    tree.refresh(0)
-    (tracked,) = tree.pods.values()
+    (tracked,) = tree.refresh(0)[0]
     tree.note_container_change(tracked, S)
     asked.answers, asked.pods = {path: False}, []
     tracked.pod = replace(tracked.pod, paused=record(since_ns))
@@ -326,8 +324,7 @@ def test_a_pod_that_was_told_to_end_counts_as_a_service_for_ten_minutes(
     fake: FakeTree, tree: PodTree, asked: Asked
 ) -> None:
     asked.answers = {str(fake.add_pod("job-0")): False}
-    tree.refresh(0)
-    (job,) = tree.pods.values()
+    (job,) = tree.refresh(0)[0]
 
     tree.classifier.note_stop_signal(job, S)
     assert workloads(tree) == {"job-0": PodKind.SERVICE}
@@ -346,8 +343,7 @@ def test_a_stop_signal_counts_for_batch_by_its_own_word_but_not_by_a_rule(
 ) -> None:
     tree.config = Config(pods=tuple(PodRule(match="*/*", class_=PodClass(rule)) for rule in rules))
     fake.add_pod("job-0")
-    tree.refresh(0)
-    (job,) = tree.pods.values()
+    (job,) = tree.refresh(0)[0]
     job.word = OwnWord.BATCH
     tree.refresh(1)
     assert (workloads(tree), asked.pods[1:]) == ({"job-0": PodKind.BATCH}, [])

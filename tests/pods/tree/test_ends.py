@@ -119,8 +119,7 @@ def test_files_that_cannot_be_read(tree: PodTree, pod: Path, file: str, found: l
 
 def test_a_kill_before_the_name_was_known_does_not_count_for_a_later_end(fake: FakeTree, tree: PodTree) -> None:
     pod = fake.add_pod("job-bcdfg", log=False)
-    tree.refresh(0)
-    (tracked,) = tree.pods.values()
+    (tracked,) = tree.refresh(0)[0]
     end_container(pod, 1000, kills=1)
     assert ends(tree) == []
     tracked.pod = replace(tracked.pod, workload="default/job")

@@ -172,8 +172,7 @@ def test_a_container_s_limit_counts_once_its_program_runs(fake: FakeTree, tree: 
     monkeypatch.setattr(programs, "inspect_pod", lambda _: found[0])
     pod = fake.add_pod("web", current=2 * MIB, memory_max=str(90 * MIB))
     set_limit(pod, str(20 * MIB))
-    tree.refresh(0)
-    (tracked,) = tree.pods.values()
+    (tracked,) = tree.refresh(0)[0]
     assert limit_of(tree) == 20 * MIB
     tree.containers_changed(tracked, S, removed=True)
     assert limit_of(tree) == 90 * MIB
@@ -194,8 +193,7 @@ def test_a_look_while_a_pod_is_spared_leaves_its_limit_to_the_next_one(
     monkeypatch.setattr(programs, "inspect_pod", lambda _: Inside(runtime=False, program=True))
     pod = fake.add_pod("web", current=2 * MIB, memory_max="max")
     set_limit(pod, "max")
-    tree.refresh(0)
-    (tracked,) = tree.pods.values()
+    (tracked,) = tree.refresh(0)[0]
     tree.containers_changed(tracked, S, removed=False)
     set_limit(pod, str(20 * MIB))
     tree.check_programs(S + 1)
@@ -210,8 +208,7 @@ def test_a_pod_without_a_limit_that_is_spared_later_needs_no_look(
     """Otherwise the daemon would look at each sample for ever: no later look changes it back."""
     monkeypatch.setattr(programs, "inspect_pod", lambda _: Inside(runtime=False, program=True))
     fake.add_pod("old", memory_max="max")
-    tree.refresh(0)
-    (old,) = tree.pods.values()
+    (old,) = tree.refresh(0)[0]
     tree.check_programs(20 * S)
     new = fake.add_pod("new", memory_max="1000")
     set_limit(new, "1000")
@@ -227,8 +224,7 @@ def test_a_limit_that_cannot_be_read_stays(fake: FakeTree, tree: PodTree, monkey
     monkeypatch.setattr(programs, "inspect_pod", lambda _: Inside(runtime=False, program=True))
     pod = fake.add_pod("web", current=2 * MIB, memory_max=str(90 * MIB))
     set_limit(pod, str(20 * MIB))
-    tree.refresh(0)
-    (tracked,) = tree.pods.values()
+    (tracked,) = tree.refresh(0)[0]
     tree.containers_changed(tracked, S, removed=False)
     (pod / "memory.max").unlink()
     tree.check_programs(2 * S)
