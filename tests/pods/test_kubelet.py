@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.fixtures import Patch
@@ -14,6 +15,7 @@ from helpers.nodes import S
 from cgpause.pods.kubelet import KUBELET_CONFIG, KubeletFlags, KubeletProcess, parse_flags
 
 UID = "00000001-0000-4000-8000-000000000001"
+CONTAINER = f"pod{UID.replace('-', '_')}.slice/cri-containerd-{'a' * 64}.scope"
 
 
 @pytest.mark.parametrize(
@@ -80,37 +82,21 @@ def test_a_kubelet_is_found_and_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cgroup", "uid"),
+    "facts",
     [
-        pytest.param(
-            f"/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/cri-containerd-{'a' * 64}.scope",
-            0,
-            id="systemd",
-        ),
-        pytest.param(f"/kubepods/burstable/pod{UID}/{'a' * 64}", 0, id="cgroupfs"),
-        pytest.param(
-            f"/../../kubepods-besteffort-pod{UID.replace('-', '_')}.slice/cri-containerd-{'a' * 64}.scope/init",
-            0,
-            id="from-a-namespace",
-        ),
-        pytest.param("/user.slice", 65534, id="another-user-with-a-setuid-program"),
+        pytest.param({"cgroup": f"/kubepods.slice/kubepods-{CONTAINER}"}, id="systemd"),
+        pytest.param({"cgroup": f"/kubepods/burstable/pod{UID}/{'a' * 64}"}, id="cgroupfs"),
+        pytest.param({"cgroup": f"/../../kubepods-besteffort-{CONTAINER}/init"}, id="from-a-namespace"),
+        pytest.param({"cgroup": "/user.slice", "uid": 65534}, id="another-user-with-a-setuid-program"),
+        pytest.param({"nested": 1}, id="of-a-node-inside-this-one"),  # kind and LXC run whole nodes in containers
     ],
 )
-def test_neither_a_container_nor_another_user_can_pose_as_kubelet(tmp_path: Path, cgroup: str, uid: int) -> None:
+def test_no_other_process_can_pose_as_kubelet(tmp_path: Path, facts: dict[str, Any]) -> None:
     """Its flags could keep all memory free, so that its neighbours are paused."""
-    put(tmp_path, 5, "kubelet", 5, "--eviction-hard=memory.available<99%", cgroup=cgroup, uid=uid)
+    put(tmp_path, 5, "kubelet", 5, "--eviction-hard=memory.available<99%", **facts)
     kubelet = KubeletProcess(str(tmp_path))
     assert kubelet.new_flags(0) is None
     put(tmp_path, 10, "kubelet", 7, "--config=/a", cgroup="/../../../../system.slice/kubelet.service")
-    assert kubelet.new_flags(10 * S) == KubeletFlags("/a")
-
-
-def test_the_kubelet_of_a_node_inside_this_one_is_another(tmp_path: Path) -> None:
-    """kind and LXC run whole nodes in containers."""
-    put(tmp_path, 5, "kubelet", 5, "--config=/nested", nested=1)
-    kubelet = KubeletProcess(str(tmp_path))
-    assert kubelet.new_flags(0) is None
-    put(tmp_path, 10, "kubelet", 7, "--config=/a")
     assert kubelet.new_flags(10 * S) == KubeletFlags("/a")
 
 
