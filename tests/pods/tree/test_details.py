@@ -113,15 +113,13 @@ def test_memory_stat_is_read_again_where_something_may_have_changed(
     fake: FakeTree, tree: PodTree, used: int, reclaimable: int, change: int, seen: int, *, sacrifice: bool
 ) -> None:
     tree.config = Config(reserve=ReserveConfig(sacrifice=sacrifice))
-    pod = fake.add_pod("web")
-    current = pod / "memory.current"
-    current.write_text(f"{used}\n")
+    pod = fake.add_pod("web", used)
     write_stats(pod, reclaimable, 0, 0)
     tree.refresh(0)
     for at_ns in (S, S + 1, S + 2):  # a pod that stands still is looked at no more
         read_details(tree, at_ns)
         assert details(tree)["web"][0] == reclaimable
-    current.write_text(f"{used + change}\n")
+    (pod / "memory.current").write_text(f"{used + change}\n")
     write_stats(pod, 7, 0, 0)
     read_details(tree, 2 * S)
     assert details(tree)["web"][0] == seen
@@ -144,8 +142,7 @@ def test_page_cache_that_is_too_little_to_matter_is_read_rarely(
     fake: FakeTree, tree: PodTree, current: int, reclaimable: int, longest_s: int, *, sacrifice: bool
 ) -> None:
     tree.config = Config(reserve=ReserveConfig(sacrifice=sacrifice))
-    pod = fake.add_pod("web")
-    (pod / "memory.current").write_text(f"{current}\n")
+    pod = fake.add_pod("web", current)
     write_stats(pod, reclaimable, 0, 0)
     tree.refresh(0)
     for at_ns in (S, S + 1, S + 2):
