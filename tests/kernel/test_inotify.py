@@ -179,15 +179,11 @@ def test_a_removed_pod_takes_its_watch_along(watch: Watch, tier: Path, pod: Cgro
     assert watch._pods == {}
 
 
-def refuse_watches(monkeypatch: Patch, code: int) -> None:
-    monkeypatch.setattr(INotify, "add_watch", refusing(code))
-
-
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM], ids=lambda code: errno.errorcode[code])
 def test_without_watches_left_the_tree_is_walked_and_said_so_once(
     watch: Watch, tier: Path, pod: Cgroup, monkeypatch: Patch, caplog: Log, code: int
 ) -> None:
-    refuse_watches(monkeypatch, code)
+    monkeypatch.setattr(INotify, "add_watch", refusing(code))
     for _ in range(3):
         watch.add_pod(pod, paused=True)
         watch_tier(watch, tier)
@@ -249,7 +245,7 @@ def test_watches_that_can_be_had_again_are(
 ) -> None:
     caplog.set_level(logging.INFO)
     with monkeypatch.context() as scarce:
-        refuse_watches(scarce, errno.ENOSPC)
+        scarce.setattr(INotify, "add_watch", refusing(errno.ENOSPC))
         watch.add_pod(pod, paused=True)
         watch.try_again()
         watch.add_pod(pod, paused=True)
