@@ -6,9 +6,10 @@ import contextlib
 import io
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from helpers.fixtures import Capture, Patch
@@ -19,7 +20,7 @@ from helpers.trees import FakeTree, cpu_max, damage, lock_held, pause_pod, recor
 from cgpause import restore
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import DaemonRunningError
-from cgpause.core.model import CpuMax, Owner, PauseRecord
+from cgpause.core.model import Owner
 from cgpause.core.paths import HISTORY_FILE
 from cgpause.kernel.cgroupfs import DAEMON_FILE, Cgroup
 from cgpause.kernel.find_daemon import DaemonState, FoundDaemon
@@ -209,16 +210,9 @@ def test_those_that_take_long_come_last_and_their_time_is_bounded(
     brake(tree.kubepods)
     waits: list[float] = []
 
-    def waiting(
-        cgroup: Cgroup,
-        *,
-        wait_s: float = LOCK_WAIT_S,
-        known: PauseRecord | None = None,
-        second_source: Callable[[str], CpuMax | None] | None = None,
-        owner: Owner | None = None,
-    ) -> Resumed | None:
+    def waiting(cgroup: Cgroup, *, wait_s: float = LOCK_WAIT_S, **options: Any) -> Resumed | None:  # noqa: ANN401
         waits.append(wait_s)
-        return resume(cgroup, wait_s=0, known=known, second_source=second_source, owner=owner)
+        return resume(cgroup, wait_s=0, **options)
 
     clock = SimpleNamespace(monotonic=lambda: 10 * waits.count(LOCK_WAIT_S))
     monkeypatch.setattr(restore, "resume", waiting)
