@@ -121,7 +121,7 @@ def test_an_xattr_of_a_removed_cgroup_is_gone(cgroup: Cgroup, monkeypatch: Patch
 
 
 @pytest.mark.parametrize(
-    ("call", "code", "removed", "error", "text"),
+    ("call", "code", "gone", "error", "why"),
     [
         pytest.param("open", errno.ENOENT, False, KernelLockError, r"cgroup\.kill.*5\.14", id="an-older-kernel"),
         pytest.param("open", errno.ENOENT, True, CgroupGoneError, "pod", id="removed-before-it-is-opened"),
@@ -131,20 +131,13 @@ def test_an_xattr_of_a_removed_cgroup_is_gone(cgroup: Cgroup, monkeypatch: Patch
     ],
 )
 def test_a_lock_that_is_refused_says_why_and_leaves_nothing_open(
-    cgroup: Cgroup,
-    folder: Path,
-    monkeypatch: Patch,
-    call: str,
-    code: int,
-    removed: bool,
-    error: type[Exception],
-    text: str,
+    cgroup: Cgroup, folder: Path, monkeypatch: Patch, call: str, code: int, gone: bool, error: type[Exception], why: str
 ) -> None:
-    if removed:
+    if gone:
         folder.rename(folder.with_name("other"))
     before = open_descriptors()
     monkeypatch.setattr(os if call == "open" else fcntl, call, refusing(code))
-    with pytest.raises(error, match=text), cgroup.locked(wait_s=0):
+    with pytest.raises(error, match=why), cgroup.locked(wait_s=0):
         pass
     assert open_descriptors() == before
 

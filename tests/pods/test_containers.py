@@ -130,7 +130,7 @@ def test_a_large_sandbox_is_told_by_the_groups_of_the_containers(
 
 
 @pytest.mark.parametrize(
-    ("used", "children", "expected"),
+    ("used", "children", "total"),
     [
         pytest.param(0, [], None, id="nothing"),
         pytest.param(400, [("max", 400)], None, id="sandbox"),
@@ -145,12 +145,7 @@ def test_a_large_sandbox_is_told_by_the_groups_of_the_containers(
     ],
 )
 def test_the_limits_of_containers_are_summed_up(
-    pod: Cgroup,
-    folder: Path,
-    monkeypatch: Patch,
-    used: int,
-    children: list[tuple[str | None, int]],
-    expected: int | None,
+    pod: Cgroup, folder: Path, monkeypatch: Patch, used: int, children: list[tuple[str | None, int]], total: int | None
 ) -> None:
     (folder / "memory.current").write_text(f"{used}\n")
     for number, (limit, own) in enumerate(children):
@@ -161,4 +156,4 @@ def test_the_limits_of_containers_are_summed_up(
     listed = [(f"c{number}", number) for number in range(len(children))]
     listed.append((f"crio-conmon-{'a' * 64}.scope", 99))
     monkeypatch.setattr(Cgroup, "children", lambda *_, **__: listed[::-1])
-    assert limit_bytes(pod) == expected
+    assert limit_bytes(pod) == total
