@@ -39,9 +39,14 @@ class Node:
         (path / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
 
     def add_process(
-        self, pid: int, name: str | None = None, *, ipv4: bytes | None = b"", ipv6: bytes | None = b""
+        self, pid: int, name: str | None = None, *, at: str = "", ipv4: bytes | None = b"", ipv6: bytes | None = b""
     ) -> Path:
-        """Add a process with the first socket of each table (empty: none; None: absent); return its net folder."""
+        """Add a process with the first socket of each table (empty: none; None: absent); return its net folder.
+
+        With `at`, it is the only process of a new cgroup of this name.
+        """
+        if at:
+            self.add_cgroup(at, pid)
         net = self.proc / str(pid) / "net"
         net.mkdir(parents=True)
         for table, count, key, first in (("tcp", "sockstat", b"TCP", ipv4), ("tcp6", "sockstat6", b"TCP6", ipv6)):
@@ -84,15 +89,13 @@ def node(tmp_path: Path, monkeypatch: Patch) -> Iterator[Node]:
 def test_one_process_answers_for_its_network_namespace(
     node: Node, ipv4: bytes | None, ipv6: bytes | None, answer: bool | None
 ) -> None:
-    node.add_cgroup(GOOD, 10)
-    node.add_process(10, ipv4=ipv4, ipv6=ipv6)
+    node.add_process(10, ipv4=ipv4, ipv6=ipv6, at=GOOD)
     assert node.ask(listens) is answer
 
 
 def test_a_table_is_not_read_where_the_count_says_that_it_is_empty(node: Node) -> None:
     """Reading the table costs a hundred times as much."""
-    node.add_cgroup(GOOD, 10)
-    net = node.add_process(10)
+    net = node.add_process(10, at=GOOD)
     for table in ("tcp", "tcp6"):
         (net / table).unlink()
     assert node.ask(listens) is False
@@ -110,8 +113,7 @@ def test_a_table_is_not_read_where_the_count_says_that_it_is_empty(node: Node) -
 )
 def test_a_runtime_at_work_is_not_asked(node: Node, monkeypatch: Patch, name: str, age_s: int, answer: bool) -> None:
     """At first it is in the host's network, in which kubelet listens and many connections are refused."""
-    node.add_cgroup(GOOD, 10)
-    net = node.add_process(10, name, ipv4=LISTENING)
+    net = node.add_process(10, name, ipv4=LISTENING, at=GOOD)
     (net / "snmp").write_text("Tcp: RtoAlgorithm OutRsts\nTcp: 1 7\n")
     monkeypatch.setattr(workload, "read_started_ns", lambda *_: now_ns() - age_s * NS_PER_S)
     assert node.ask(listens) is answer
@@ -120,10 +122,8 @@ def test_a_runtime_at_work_is_not_asked(node: Node, monkeypatch: Patch, name: st
 
 def test_cri_o_s_monitor_in_the_pod_is_not_asked(node: Node) -> None:
     """It is a process of the host's network, in which kubelet listens."""
-    node.add_cgroup(f"crio-conmon-{'b' * 64}.scope", 9)
-    node.add_cgroup(f"crio-{'b' * 64}.scope", 10)
-    node.add_process(9, "conmon", ipv4=LISTENING)
-    node.add_process(10, "job")
+    node.add_process(9, "conmon", ipv4=LISTENING, at=f"crio-conmon-{'b' * 64}.scope")
+    node.add_process(10, "job", at=f"crio-{'b' * 64}.scope")
     assert node.ask(listens) is False
     assert node.ask(inspect_pod) == Inside(runtime=False, program=True)
 
@@ -158,8 +158,7 @@ def test_a_pod_is_made_once_each_container_runs_its_own_program(node: Node) -> N
         (node.proc / str(pid) / "comm").write_text(f"{comm}\n")
 
     assert node.ask(is_made) is None, "no container"
-    node.add_cgroup("sandbox", 10)
-    node.add_process(10, "exe")
+    node.add_process(10, "exe", at="sandbox")
     assert node.ask(is_made) is False, "the sandbox is being made"
     name(10, "pause")
     assert node.ask(is_made) is None, "only the sandbox"
@@ -173,8 +172,7 @@ def test_a_pod_is_made_once_each_container_runs_its_own_program(node: Node) -> N
     assert node.ask(is_made) is False, "an empty cgroup: a runtime is about to come"
     for number in range(3):
         node.add_cgroup(f"{CONTAINER}/{number}")
-    node.add_cgroup(f"{CONTAINER}/container", 12)  # crun's
-    node.add_process(12, "exe")
+    node.add_process(12, "exe", at=f"{CONTAINER}/container")  # crun's
     assert node.ask(is_made) is False, "a runtime without its name"
     name(12, "server")
     assert node.ask(is_made) is True
@@ -184,11 +182,9 @@ def test_a_pod_is_made_once_each_container_runs_its_own_program(node: Node) -> N
 
 def test_cri_o_s_monitor_comes_before_its_container(node: Node) -> None:
     for number, container in enumerate(("a" * 64, "b" * 64)):
-        node.add_cgroup(f"crio-conmon-{container}.scope", 2 * number + 9)
-        node.add_process(2 * number + 9, "conmon")
+        node.add_process(2 * number + 9, "conmon", at=f"crio-conmon-{container}.scope")
         assert node.ask(is_made) is False
-        node.add_cgroup(f"crio-{container}.scope", 2 * number + 10)
-        node.add_process(2 * number + 10, "job")
+        node.add_process(2 * number + 10, "job", at=f"crio-{container}.scope")
         assert node.ask(is_made) is True
 
 
@@ -214,8 +210,7 @@ def test_a_runtime_is_seen_behind_the_many_processes_of_another_container(node: 
 def test_a_program_that_the_node_needs_is_told_by_its_oom_score(
     node: Node, name: str, adjusted: str | None, critical: bool
 ) -> None:
-    node.add_cgroup(GOOD, 10)
-    node.add_process(10, name)
+    node.add_process(10, name, at=GOOD)
     if adjusted is not None:
         (node.proc / "10/oom_score_adj").write_text(f"{adjusted}\n")
     found = node.ask(inspect_pod)
@@ -226,18 +221,15 @@ def test_a_program_that_the_node_needs_is_told_by_its_oom_score(
 @pytest.mark.parametrize("name", ["qemu-system-x86", "qemu-kvm", "cloud-hyperviso", "virt-launcher", "containerd-shim"])
 def test_a_virtual_machine_counts_as_listening(node: Node, name: str) -> None:
     """Its sockets are inside it, and a frozen one cannot be told to end."""
-    node.add_cgroup(GOOD, 10)
-    node.add_process(10, name)
+    node.add_process(10, name, at=GOOD)
     assert node.ask(listens) is True
 
 
 def test_a_pod_with_nothing_but_its_sandbox_has_no_answer(node: Node) -> None:
     """Its image is still being pulled, which can take minutes."""
-    node.add_cgroup(GOOD, 10)
-    node.add_process(10, "pause")
+    node.add_process(10, "pause", at=GOOD)
     assert node.ask(listens) is None
-    node.add_cgroup(CONTAINER, 11)
-    node.add_process(11, "job")
+    node.add_process(11, "job", at=CONTAINER)
     assert node.ask(listens) is False
 
 
@@ -252,8 +244,7 @@ def test_the_next_process_is_asked_when_one_has_ended(node: Node) -> None:
 def test_processes_further_down_are_asked(node: Node, empty: list[str]) -> None:
     for name in empty:
         node.add_cgroup(name)
-    node.add_cgroup(f"{empty[-1]}/container", 10)
-    node.add_process(10, ipv6=LISTENING)
+    node.add_process(10, ipv6=LISTENING, at=f"{empty[-1]}/container")
     assert node.ask(listens) is True
 
 
@@ -261,10 +252,8 @@ def test_the_container_is_asked_before_what_it_nests(node: Node) -> None:
     """A nested container has a network namespace of its own."""
     for name, pid in ((GOOD, 10), (CONTAINER, 11)):
         node.add_cgroup(name)
-        node.add_cgroup(f"{name}/nested", pid)
-        node.add_process(pid)
-    node.add_cgroup("last", 20)
-    node.add_process(20, ipv4=LISTENING)
+        node.add_process(pid, at=f"{name}/nested")
+    node.add_process(20, ipv4=LISTENING, at="last")
     assert node.ask(listens) is True
 
 
