@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.nodes import S, record
@@ -13,6 +15,14 @@ from cgpause.config.settings import Config, PauseConfig, PodClass, PodRule, Rese
 from cgpause.core.model import PodKind
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
+
+
+def add_web(fake: FakeTree, tree: PodTree, *stats: int, **facts: Any) -> Path:  # noqa: ANN401
+    """Add the pod default/web with these values of `write_stats`, and let the tree find it."""
+    pod = fake.add_pod("web", **facts)
+    write_stats(pod, *stats)
+    tree.refresh(0)
+    return pod
 
 
 def read_details(tree: PodTree, at_ns: int) -> None:
@@ -46,9 +56,7 @@ def test_details_are_what_reclaim_can_take_back_and_what_running_containers_have
 def test_a_limit_that_was_raised_is_seen_once_the_pod_uses_more(fake: FakeTree, tree: PodTree) -> None:
     """Otherwise the pod would seem to have no claim for up to a minute: it would grow, and others be paused for it."""
     tree.config = Config()
-    pod = fake.add_pod("web", current=500, memory_max="1000")
-    write_stats(pod, 0, 0, 0)
-    tree.refresh(0)
+    pod = add_web(fake, tree, 0, 0, 0, current=500, memory_max="1000")
     for at_s, current, limit, seen in ((1, 1000, 9000, 1000), (2, 1001, 1000, 1000), (3, 1001, 9000, 9000)):
         (pod / "memory.max").write_text(f"{limit}\n")
         (pod / "memory.current").write_text(f"{current}\n")
@@ -71,9 +79,7 @@ def test_a_limit_that_was_raised_is_seen_once_the_pod_uses_more(fake: FakeTree, 
 def test_details_are_needed_far_from_the_limit_if_the_use_says_too_little(
     fake: FakeTree, tree: PodTree, current: int, reclaimable: int, limit: str, unknown: bool
 ) -> None:
-    pod = fake.add_pod("web", current=8000, memory_max=limit)
-    write_stats(pod, reclaimable, 0, 0)
-    tree.refresh(0)
+    pod = add_web(fake, tree, reclaimable, 0, 0, current=8000, memory_max=limit)
     read_details(tree, S)
     assert not tree.is_use_unknown(1000)
     (pod / "memory.current").write_text(f"{current}\n")
@@ -83,9 +89,7 @@ def test_details_are_needed_far_from_the_limit_if_the_use_says_too_little(
 
 
 def test_cpu_time_is_read_each_time_of_a_pod_that_stands_still(fake: FakeTree, tree: PodTree) -> None:
-    pod = fake.add_pod("web")
-    write_stats(pod, 0, 0, 0)
-    tree.refresh(0)
+    pod = add_web(fake, tree, 0, 0, 0)
     for at_s, used_usec in ((1, 10), (2, 10), (3, 10), (4, 99)):
         write_stats(pod, 0, used_usec, 0)
         read_details(tree, at_s * S)
@@ -113,9 +117,7 @@ def test_memory_stat_is_read_again_where_something_may_have_changed(
     fake: FakeTree, tree: PodTree, used: int, reclaimable: int, change: int, seen: int, *, sacrifice: bool
 ) -> None:
     tree.config = Config(reserve=ReserveConfig(sacrifice=sacrifice))
-    pod = fake.add_pod("web", used)
-    write_stats(pod, reclaimable, 0, 0)
-    tree.refresh(0)
+    pod = add_web(fake, tree, reclaimable, 0, 0, current=used)
     for at_ns in (S, S + 1, S + 2):  # a pod that stands still is looked at no more
         read_details(tree, at_ns)
         assert details(tree)["web"][0] == reclaimable
@@ -142,9 +144,7 @@ def test_page_cache_that_is_too_little_to_matter_is_read_rarely(
     fake: FakeTree, tree: PodTree, current: int, reclaimable: int, longest_s: int, *, sacrifice: bool
 ) -> None:
     tree.config = Config(reserve=ReserveConfig(sacrifice=sacrifice))
-    pod = fake.add_pod("web", current)
-    write_stats(pod, reclaimable, 0, 0)
-    tree.refresh(0)
+    pod = add_web(fake, tree, reclaimable, 0, 0, current=current)
     for at_ns in (S, S + 1, S + 2):
         read_details(tree, at_ns)
     write_stats(pod, 7, 0, 0)
@@ -173,9 +173,7 @@ def test_a_sample_gets_the_details_that_fit_its_usages(fake: FakeTree, tree: Pod
 
 
 def test_a_container_that_ended_no_longer_counts_and_a_new_one_does(fake: FakeTree, tree: PodTree) -> None:
-    pod = fake.add_pod("web")
-    write_stats(pod, 0, 1000, 20)
-    tree.refresh(0)
+    pod = add_web(fake, tree, 0, 1000, 20)
     read_details(tree, 0)
     shutil.rmtree(next(path for path in pod.iterdir() if path.is_dir() and "1000" in (path / "cpu.stat").read_text()))
     read_details(tree, S)
@@ -214,9 +212,7 @@ def test_a_pod_whose_details_cannot_be_read_keeps_what_was_read_last(
 
 
 def test_details_that_come_early_keep_the_cpu_time(fake: FakeTree, tree: PodTree) -> None:
-    pod = fake.add_pod("web")
-    write_stats(pod, 10, 1, 2)
-    tree.refresh(0)
+    pod = add_web(fake, tree, 10, 1, 2)
     read_details(tree, 0)
     write_stats(pod, 11, 3, 4)
     with Sampler(tree) as sampler:
