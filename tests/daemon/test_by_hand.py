@@ -24,9 +24,7 @@ def take_over_by_hand(tree: FakeTree, pod: Path, expires_ns: int | None = None) 
         assert take_over(cgroup, request) is not None
 
 
-def test_the_daemons_pause_is_taken_over_by_hand_and_outlives_its_reason_and_the_daemon(
-    tree: FakeTree, start: Start
-) -> None:
+def test_a_pause_that_is_taken_over_by_hand_outlives_its_reason_and_the_daemon(tree: FakeTree, start: Start) -> None:
     pods = {name: tree.add_pod(name, cpu_max="50000 100000") for name in ("kept", "back")}
     tree.set_used(HIGH)
     daemon = start()

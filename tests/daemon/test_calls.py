@@ -186,9 +186,7 @@ def test_oom_kills_are_believed_three_times_in_ten_minutes_and_hide_no_signal(po
     assert look(pod, processes=processes) is ResumeReason.ENDING
 
 
-def test_visitors_are_believed_three_times_in_ten_minutes_and_always_while_the_pod_is_frozen(
-    pod: Cgroup, resident: int
-) -> None:
+def test_visitors_are_believed_three_times_in_ten_minutes_and_always_if_frozen(pod: Cgroup, resident: int) -> None:
     """The parent process, here this test, is outside the pod, as for an exec probe or a preStop hook."""
     processes = Processes()
     found = [look(pod, BEFORE_EVERYTHING, processes, at_ns=minute * MINUTES_NS) for minute in range(5)]

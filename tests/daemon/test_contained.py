@@ -81,9 +81,7 @@ def test_it_ends_as_the_daemon_ended(supervise: Supervise, child: str, code: int
 @pytest.mark.parametrize(
     ("sent", "received"), [("SIGTERM", "SIGTERM"), ("SIGINT", "SIGTERM"), ("SIGHUP", "SIGHUP")], ids=str
 )
-def test_a_stop_and_a_reload_are_handed_on_and_the_end_is_waited_for(
-    supervise: Supervise, sent: str, received: str
-) -> None:
+def test_a_stop_and_a_reload_are_handed_on_and_the_end_awaited(supervise: Supervise, sent: str, received: str) -> None:
     process = supervise(f"""
         def obey(*_):
             time.sleep(0.5)

@@ -27,9 +27,7 @@ def distress(bench: Bench) -> Distress:
     return Distress(bench.tree, bench.actuator)
 
 
-def test_a_container_that_starts_in_a_paused_pod_ends_the_pause_whatever_other_pods_do(
-    tree: FakeTree, start: Start
-) -> None:
+def test_a_container_that_starts_ends_its_pods_pause_whatever_other_pods_do(tree: FakeTree, start: Start) -> None:
     """Another pod changes attributes all the time."""
     containers = [path for path in tree.add_pod("noisy").iterdir() if path.is_dir()]
     pod, daemon = pause_web(tree, start, NO_SACRIFICE + "settle_s = 3600\n")  # once resumed, it is not paused again
@@ -48,9 +46,7 @@ def test_a_container_that_starts_in_a_paused_pod_ends_the_pause_whatever_other_p
     assert daemon.log.count(said) == 1
 
 
-def test_a_pod_that_loses_child_after_child_to_oom_kills_is_resumed_three_times(
-    bench: Bench, distress: Distress
-) -> None:
+def test_a_pod_that_loses_many_children_to_oom_kills_is_resumed_three_times(bench: Bench, distress: Distress) -> None:
     """A throttled pod can make such children to get itself resumed again and again."""
     believed = []
     for kills in range(1, 5):
@@ -120,9 +116,7 @@ def test_a_container_that_an_event_has_reported_is_not_taken_for_another_after_l
 
 
 @pytest.mark.parametrize("trouble", ["locked", "unreadable"])
-def test_a_drift_that_could_not_be_answered_is_answered_by_a_scan_soon(
-    bench: Bench, distress: Distress, trouble: str
-) -> None:
+def test_a_scan_soon_answers_a_drift_that_was_not_answered(bench: Bench, distress: Distress, trouble: str) -> None:
     """Until the next refresh, a minute later, the pod would run."""
     bench.pause("b")
     locked, refused = lock_held(bench.folders["b"]), mock.patch.object(Cgroup, "read", unreadable)

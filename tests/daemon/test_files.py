@@ -57,9 +57,7 @@ def test_what_a_stop_resumed_is_noted_before_the_end(tree: FakeTree, start: Star
     assert {entry[2] for entry in noted(state)[2:]} == {"stopped"}
 
 
-def test_while_a_stopped_daemon_waits_for_its_disk_the_next_one_has_the_tree(
-    tree: FakeTree, start: Start, state: Path
-) -> None:
+def test_a_stopped_daemon_that_waits_for_its_disk_frees_the_tree(tree: FakeTree, start: Start, state: Path) -> None:
     (tree.root / "memory.reclaim").touch()
     hangs = "import threading; from cgpause.telemetry import history as h"
     hangs += "; h.append = lambda *_: threading.Event().wait()"
@@ -237,9 +235,7 @@ def test_what_it_does_is_published_and_taken_away_at_the_end(tree: FakeTree, sta
     assert list(run_dir.iterdir()) == []
 
 
-def test_nothing_is_published_unless_asked_for_and_a_reload_can_ask(
-    tree: FakeTree, start: Start, run_dir: Path
-) -> None:
+def test_nothing_is_published_until_a_reload_asks_for_it(tree: FakeTree, start: Start, run_dir: Path) -> None:
     tree.add_pod("web")
     daemon = start(NO_SACRIFICE, "--run-dir", str(run_dir))
     tree.add_pod("witness")

@@ -274,9 +274,7 @@ def test_what_the_daemon_has_to_do_without_is_said(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("has_path", [True, False])
-def test_nothing_is_published_unless_configured_and_where_there_is_no_place_for_it(
-    bench: Bench, has_path: bool
-) -> None:
+def test_nothing_is_published_unless_configured_with_a_place(bench: Bench, has_path: bool) -> None:
     publisher = Publisher(bench.path if has_path else None, bench.intake, bench.sampler)
     publisher.configure(MetricsConfig() if has_path else ON)
     publisher.tick(S)
@@ -355,9 +353,7 @@ def test_nobody_waits_for_a_folder_that_hangs(bench: Bench, caplog: Log, monkeyp
     assert found.at_ns == 100 * S
 
 
-def test_a_bug_in_what_is_gathered_ends_publishing_and_nothing_else(
-    bench: Bench, caplog: Log, monkeypatch: Patch
-) -> None:
+def test_a_bug_in_what_is_gathered_ends_only_publishing(bench: Bench, caplog: Log, monkeypatch: Patch) -> None:
     monkeypatch.setattr(publisher, "gather", lambda *_: 1 // 0)
     bench.publisher.configure(ON)
 

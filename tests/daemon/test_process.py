@@ -16,9 +16,7 @@ from cgpause.core.model import Mechanism, Owner
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "sigint"])
-def test_stopping_resumes_what_the_daemon_paused_and_exits_0(
-    tree: FakeTree, start: Start, number: signal.Signals
-) -> None:
+def test_a_stop_resumes_what_was_paused_and_exits_0(tree: FakeTree, start: Start, number: signal.Signals) -> None:
     pod, daemon = pause_web(tree, start, cpu_max="50000 100000")
 
     assert daemon.stop(number) == 0
@@ -96,9 +94,7 @@ def test_reload_takes_a_good_file_and_keeps_the_old_one_for_a_bad_one(tree: Fake
     wait_until(lambda: cpu_max(pod) == PAUSED, "the pause the new file asks for")
 
 
-def test_a_reload_protects_before_it_pauses_although_the_last_refresh_was_a_moment_ago(
-    tree: FakeTree, start: Start
-) -> None:
+def test_a_reload_protects_before_it_pauses_although_it_has_just_refreshed(tree: FakeTree, start: Start) -> None:
     """After each refresh the next one waits, so that they take a small share of CPU time; here it waits for days."""
     rest = """
 from cgpause.pods.refresh_times import RefreshTimes
@@ -168,9 +164,7 @@ def test_a_pause_of_an_earlier_daemon_that_the_configuration_does_not_make_ends(
         pytest.param("", UNREADABLE, "cannot be read: Input/output error", 1, id="cannot-be-read-now"),
     ],
 )
-def test_it_does_not_start_with_a_bad_configuration(
-    tree: FakeTree, config: str, before: str, message: str, code: int
-) -> None:
+def test_it_does_not_start_badly_configured(tree: FakeTree, config: str, before: str, message: str, code: int) -> None:
     daemon = Running(tree, config, before=before)
     daemon.wait_for_log(message)
 
@@ -215,9 +209,7 @@ def is_released(path: Path) -> bool:
     return high_state(path.parent) == ("max", False)
 
 
-def test_memory_high_that_somebody_writes_is_asserted_again_and_the_end_releases_it(
-    braked: Path, daemon: Running
-) -> None:
+def test_memory_high_that_somebody_writes_is_set_again_and_the_end_releases_it(braked: Path, daemon: Running) -> None:
     assert "level=airbag" in daemon.log, "a plain tree has no PSI, so there is no tripwire"
     braked.write_text("max\n")
 
@@ -227,9 +219,7 @@ def test_memory_high_that_somebody_writes_is_asserted_again_and_the_end_releases
     assert is_released(braked)
 
 
-def test_memory_that_cannot_be_read_ends_all_pauses_and_releases_memory_high(
-    tree: FakeTree, braked: Path, start: Start
-) -> None:
+def test_unreadable_memory_ends_all_pauses_and_releases_memory_high(tree: FakeTree, braked: Path, start: Start) -> None:
     _, daemon = pause_web(tree, start)
     wait_until(lambda: is_braked(braked), "memory.high to be set")
 

@@ -267,9 +267,7 @@ def test_a_daemon_that_sleeps_wakes_up_when_its_psi_trigger_is_lost(node: Node) 
     assert not loop.schedule.asleep
 
 
-def test_a_daemon_that_sleeps_looks_once_a_second_at_a_pod_whose_attributes_are_not_watched(
-    bench: Bench, node: Node
-) -> None:
+def test_asleep_it_looks_once_a_second_at_a_pod_whose_attributes_are_not_watched(bench: Bench, node: Node) -> None:
     tracked, pod = bench.tracked("b"), bench.folders["b"]
     containers = [pod / "one", pod / "two"]
     for container in containers:
@@ -287,9 +285,7 @@ def test_a_daemon_that_sleeps_looks_once_a_second_at_a_pod_whose_attributes_are_
     assert node.ns <= START_NS + MINUTES * 60 * S + 2 * S
 
 
-def test_a_record_that_is_locked_for_a_while_is_tried_again_within_seconds(
-    bench: Bench, node: Node, monkeypatch: Patch
-) -> None:
+def test_a_locked_record_is_tried_again_within_seconds(bench: Bench, node: Node, monkeypatch: Patch) -> None:
     """Far from the limit a decision comes once a minute."""
     monkeypatch.setattr("cgpause.daemon.actuate.now_ns", lambda: node.ns)
     monkeypatch.setattr("cgpause.daemon.actuate.original_from_systemd", lambda _: CpuMax(50000, 100000))

@@ -203,9 +203,7 @@ def test_a_process_that_has_ended_is_no_error_and_hides_none_that_runs(web: Path
     assert read(web, known) is OwnWord.PROTECT
 
 
-def test_an_environment_that_stays_empty_is_the_programs_own(
-    web: Path, start_process: Start, monkeypatch: Patch
-) -> None:
+def test_an_environment_that_stays_empty_is_the_programs(web: Path, start_process: Start, monkeypatch: Patch) -> None:
     """In an exec it is empty for a moment only."""
     sandbox, container = containers(web)
     put(sandbox, start_process({"PATH": "/"}))

@@ -240,9 +240,7 @@ def test_a_process_that_owns_its_containers_cgroups_cannot_fill_the_queue(
     assert watch.due_ns == NEVER_NS
 
 
-def test_watches_that_can_be_had_again_are(
-    watch: Watch, tier: Path, pod: Cgroup, monkeypatch: Patch, caplog: Log
-) -> None:
+def test_lost_watches_are_set_again(watch: Watch, tier: Path, pod: Cgroup, monkeypatch: Patch, caplog: Log) -> None:
     caplog.set_level(logging.INFO)
     with monkeypatch.context() as scarce:
         scarce.setattr(INotify, "add_watch", refusing(errno.ENOSPC))

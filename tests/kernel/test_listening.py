@@ -280,9 +280,7 @@ def test_a_pod_full_of_ended_processes_does_not_hold_us_up(node: Node) -> None:
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6], ids=["ipv4", "ipv6"])
-def test_the_real_proc_tells_of_a_socket_that_listens(
-    node: Node, monkeypatch: Patch, family: socket.AddressFamily
-) -> None:
+def test_the_real_proc_shows_listening_sockets(node: Node, monkeypatch: Patch, family: socket.AddressFamily) -> None:
     monkeypatch.undo()
     node.add_cgroup(GOOD, os.getpid())
     with socket.socket(family, socket.SOCK_STREAM) as listener:

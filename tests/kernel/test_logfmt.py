@@ -83,9 +83,7 @@ def test_a_hostile_name_reaches_a_real_stderr_as_one_line(journal: bool, encodin
     ("level", "prefix"),
     [(logging.DEBUG, "<7>"), (logging.INFO, "<6>"), (logging.WARNING, "<4>"), (logging.ERROR, "<3>")],
 )
-def test_journald_is_told_the_priority_of_every_line(
-    monkeypatch: Patch, capsys: Capture, level: int, prefix: str
-) -> None:
+def test_journald_gets_the_priority_of_every_line(monkeypatch: Patch, capsys: Capture, level: int, prefix: str) -> None:
     monkeypatch.setattr("cgpause.kernel.journal.is_stderr", lambda: True)
     monkeypatch.setattr("cgpause.kernel.journal.Journal", lambda: SimpleNamespace(send=lambda *_: False))
     set_up(verbose=True)

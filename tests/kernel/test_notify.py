@@ -74,9 +74,7 @@ def test_the_status_is_sent_when_it_changes(listener: socket.socket, notifier: N
         pytest.param("/cgroup\x00", id="nul"),
     ],
 )
-def test_a_hostile_path_in_the_status_forges_no_assignment(
-    listener: socket.socket, notifier: Notifier, path: str
-) -> None:
+def test_a_path_in_the_status_forges_no_assignment(listener: socket.socket, notifier: Notifier, path: str) -> None:
     """The status names the cgroup root, which comes from the command line."""
     notifier.status(f"Waiting for kubepods to appear below {path}")
     data = listener.recv(1000)

@@ -40,9 +40,7 @@ def arm(kubepods: Cgroup) -> HighRecord:
 
 
 @pytest.mark.parametrize("original", ["max", str(HIGHER + 4096)])
-def test_what_was_there_before_comes_back_after_any_number_of_levels(
-    folder: Path, kubepods: Cgroup, original: str
-) -> None:
+def test_the_original_comes_back_after_any_number_of_levels(folder: Path, kubepods: Cgroup, original: str) -> None:
     (folder / "memory.high").write_text(f"{original}\n")
     for number, level in enumerate((LEVEL, HIGHER, LOWER)):
         record = set_high(kubepods, level, since_ns=7 + number)
@@ -180,9 +178,7 @@ def test_a_refused_write_leaves_nothing_behind(folder: Path, kubepods: Cgroup, m
     assert high_state(folder) == ("max", False)
 
 
-def test_another_writer_in_between_is_noticed_and_keeps_its_value(
-    folder: Path, kubepods: Cgroup, monkeypatch: Patch
-) -> None:
+def test_another_writer_in_between_is_told_and_wins(folder: Path, kubepods: Cgroup, monkeypatch: Patch) -> None:
     real = Cgroup.write
 
     def overwrite(self: Cgroup, name: str, value: str) -> None:
@@ -294,9 +290,7 @@ def test_a_release_that_cannot_look_is_a_restore_error_unless_all_is_gone(
     assert error is CgroupGoneError or "cannot restore" in str(e.value)
 
 
-def test_a_cgroup_that_vanishes_under_the_write_is_gone_and_nothing_is_undone(
-    kubepods: Cgroup, monkeypatch: Patch
-) -> None:
+def test_of_a_cgroup_that_vanishes_under_the_write_nothing_is_undone(kubepods: Cgroup, monkeypatch: Patch) -> None:
     calls: list[str] = []
 
     def vanish(kubepods: Cgroup, name: str, _value: str) -> None:
@@ -339,9 +333,7 @@ WRONG: list[tuple[str, object]] = [
         *[b"", b"rubbish", b"[]", b"7", b"null", b"\xff\xfe", b"[" * 2000],
     ],
 )
-def test_a_damaged_record_is_no_basis_for_a_guess_and_says_what_to_do(
-    folder: Path, kubepods: Cgroup, data: bytes
-) -> None:
+def test_a_damaged_record_is_never_guessed_at_and_says_what_to_do(folder: Path, kubepods: Cgroup, data: bytes) -> None:
     (folder / "memory.high").write_text(f"{LEVEL}\n")
     os.setxattr(folder, high.XATTR, data)
 

@@ -140,9 +140,7 @@ def test_a_pod_whose_values_cannot_be_understood_is_not_paused(
 
 
 @pytest.mark.parametrize("scenario", REFUSED, ids=lambda scenario: scenario.id)
-def test_a_cgroup_that_vanishes_before_any_step_is_gone_and_nothing_else(
-    pod: PausableCgroup, scenario: Scenario
-) -> None:
+def test_a_cgroup_that_vanishes_before_any_step_is_just_gone(pod: PausableCgroup, scenario: Scenario) -> None:
     for number in range(len(scenario.steps(pod)) - 1):  # the last step only unlocks
         scenario.set_up(pod)
         left = number

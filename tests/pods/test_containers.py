@@ -75,9 +75,7 @@ def test_monitors_and_strangers_are_not_killed(folder: Path, pod: Cgroup) -> Non
     assert killed(folder) == {container.name}
 
 
-def test_a_container_that_vanishes_meanwhile_saves_none_of_the_others(
-    folder: Path, pod: Cgroup, monkeypatch: Patch
-) -> None:
+def test_a_container_that_vanishes_meanwhile_saves_no_other(folder: Path, pod: Cgroup, monkeypatch: Patch) -> None:
     _, first = containers(folder)
     second, third = (folder / f"cri-containerd-{digit * 64}.scope" for digit in "12")
     for copy in (second, third):

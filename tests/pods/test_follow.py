@@ -92,9 +92,7 @@ def test_a_pod_that_gets_no_name_is_waited_for_for_ten_minutes(fake: FakeTree, f
     assert follower.times.due_ns == 710 * S
 
 
-def test_names_from_a_slow_disk_are_taken_up_as_soon_as_they_are_read(
-    fake: FakeTree, watch: Watch, monkeypatch: Patch
-) -> None:
+def test_names_from_a_slow_disk_are_taken_up_once_read(fake: FakeTree, watch: Watch, monkeypatch: Patch) -> None:
     """Without a name no pod may be paused."""
     answers = threading.Event()
 

@@ -110,9 +110,7 @@ def test_a_word_that_is_read_after_the_last_look_counts_in_the_next_sample(
     assert tracked.pod.protected == OWN
 
 
-def test_no_environment_is_read_where_the_operator_heeds_no_word(
-    fake: FakeTree, tree: PodTree, words: Requested
-) -> None:
+def test_no_environment_is_read_where_no_word_is_heeded(fake: FakeTree, tree: PodTree, words: Requested) -> None:
     fake.add_pod("web")
     fake.add_pod("trusted")
     tree.config = Config(protect=ProtectConfig(own_word=False), pods=(PodRule(match="default/trusted", own_word=True),))

@@ -95,9 +95,7 @@ def daemon_at_work(tree: FakeTree) -> Iterator[subprocess.Popen[str]]:
             process.communicate("\n")
 
 
-def test_daemon_only_leaves_what_another_daemon_at_work_holds(
-    tree: FakeTree, monkeypatch: Patch, capsys: Capture
-) -> None:
+def test_daemon_only_leaves_what_another_daemon_holds(tree: FakeTree, monkeypatch: Patch, capsys: Capture) -> None:
     pod = pause_pod(tree.root, tree.add_pod("web"))
     brake(tree.kubepods)
     monkeypatch.setattr(restore, "_cgroup_of", lambda pid: str(pid).encode())  # each process has its own cgroup
@@ -187,9 +185,7 @@ def test_a_dry_run_is_refused_where_it_would_not_be_one(tree: FakeTree, capsys: 
     ],
     ids=str,
 )
-def test_a_mistake_in_the_units_options_leaves_no_pod_paused(
-    tree: FakeTree, capsys: Capture, mistake: list[str]
-) -> None:
+def test_a_wrong_option_of_the_unit_leaves_no_pod_paused(tree: FakeTree, capsys: Capture, mistake: list[str]) -> None:
     """An operator changes CGPAUSE_OPTIONS while the daemon runs; then the daemon is killed."""
     pause_pod(tree.root, tree.add_pod("web"))
 

@@ -153,9 +153,7 @@ def test_a_pod_that_vanishes_before_its_lock_is_nobodys_failure(tree: FakeTree, 
     assert [(outcome.path, outcome.error) for outcome in outcomes] == [(str(good.relative_to(tree.root)), None)]
 
 
-def test_a_damaged_pod_that_vanishes_does_not_hide_the_next(
-    tree: FakeTree, monkeypatch: Patch, no_systemd: None
-) -> None:
+def test_a_damaged_pod_that_vanishes_hides_no_other(tree: FakeTree, monkeypatch: Patch, no_systemd: None) -> None:
     """Damaged records are tried again at the end; the first of these pods has gone by then."""
     pods = pause_three(tree)
     for pod in pods:
@@ -281,9 +279,7 @@ def test_memory_high_is_never_the_operators(tree: FakeTree) -> None:
 
 @pytest.mark.parametrize("method", ["__init__", "get_xattr"])
 @pytest.mark.parametrize("place", ["pod", "kubepods"])
-def test_what_is_gone_is_passed_over_and_nobodys_failure(
-    tree: FakeTree, monkeypatch: Patch, method: str, place: str
-) -> None:
+def test_what_is_gone_is_nobodys_failure(tree: FakeTree, monkeypatch: Patch, method: str, place: str) -> None:
     pod = pause_pod(tree.root, tree.add_pod("web"))
     gone = pod if place == "pod" else tree.kubepods
     monkeypatch.setattr(Cgroup, method, refusing_at(gone, CgroupGoneError(str(gone)), method))
@@ -296,9 +292,7 @@ def test_what_is_gone_is_passed_over_and_nobodys_failure(
 
 
 @pytest.mark.parametrize("method", ["get_xattr", "__init__"], ids=["asked", "listed"])
-def test_a_kubepods_that_cannot_be_asked_or_listed_is_one_failure(
-    tree: FakeTree, monkeypatch: Patch, method: str
-) -> None:
+def test_a_kubepods_that_cannot_be_read_is_one_failure(tree: FakeTree, monkeypatch: Patch, method: str) -> None:
     error = KernelReadError(str(tree.kubepods), OSError(errno.EIO, ""))
     monkeypatch.setattr(Cgroup, method, refusing_at(tree.kubepods, error, method))
     assert resume_all(str(tree.root)) == [Restored(tree.kubepods.name, None, error)]
@@ -337,9 +331,7 @@ def test_a_pod_that_cannot_be_opened_when_its_turn_comes_again_is_one(tree: Fake
     assert resume_all(str(tree.root)) == [Restored(str(pod.relative_to(tree.root)), None, error)]
 
 
-def test_when_the_patience_is_over_no_pod_waits_for_systemd(
-    tree: FakeTree, systemctl: Path, monkeypatch: Patch
-) -> None:
+def test_after_the_patience_no_pod_waits_for_systemd(tree: FakeTree, systemctl: Path, monkeypatch: Patch) -> None:
     """systemd gives the clean-up 30 s in all."""
     systemctl.write_text("ActiveState=active\nCPUQuotaPerSecUSec=750ms\nCPUQuotaPeriodUSec=100ms\n")
     pods = [pause_pod(tree.root, tree.add_pod(name)) for name in ("a", "b")]

@@ -48,9 +48,7 @@ def test_what_is_no_drift_is_not_answered(bench: Bench, mechanism: Mechanism | N
     assert (bench.cpu_max(), bench.actuator.counts.drifts) == (before, 0)
 
 
-def test_a_second_controller_is_answered_ten_times_and_the_pod_then_left_alone_for_an_hour(
-    bench: Bench, caplog: Log
-) -> None:
+def test_a_second_controller_is_answered_ten_times_then_the_pod_is_left_for_an_hour(bench: Bench, caplog: Log) -> None:
     bench.pause("b")
     bench.drift(10)
     bench.actuator.answer_drift(bench.tracked("b"), CONFIG)  # inotify reports the daemon's own writes, too
@@ -136,9 +134,7 @@ def test_daemon_reload_every_second_never_ends_a_pause(bench: Bench, monkeypatch
     assert bench.cpu_max()[1] == "50000 100000"
 
 
-def test_pause_by_hand_that_was_given_up_is_asserted_again_an_hour_later(
-    bench: Bench, monkeypatch: Patch, caplog: Log
-) -> None:
+def test_a_pause_by_hand_given_up_is_asserted_again_in_an_hour(bench: Bench, monkeypatch: Patch, caplog: Log) -> None:
     pause_by_hand(bench)
     bench.drift(12)
     assert bench.cpu_max()[1] == "30011 100000"

@@ -44,9 +44,7 @@ def test_a_dry_run_says_everything_and_writes_nothing(tmp_path: Path, watch: Wat
     bench.tree.close()
 
 
-def test_a_dry_run_leaves_real_pauses_alone_and_says_what_it_would_do(
-    tmp_path: Path, watch: Watch, caplog: Log
-) -> None:
+def test_a_dry_run_leaves_a_real_pause_and_says_what_it_would_do(tmp_path: Path, watch: Watch, caplog: Log) -> None:
     caplog.set_level(logging.INFO)
     bench = Bench(tmp_path, watch, dry_run=True)
     request = PauseRequest(Mechanism.THROTTLE, THROTTLE, Owner.DAEMON, "a predecessor's", since_ns=1)

@@ -312,9 +312,7 @@ def test_a_throttled_pod_is_frozen_logged_counted_and_resumed_from_both(bench: B
     assert "mechanism=freeze" in lines(caplog, "resumed pod=default/b")[0]
 
 
-def test_the_second_step_of_an_ordinary_pause_is_no_event_and_its_time_counts_as_frozen(
-    bench: Bench, caplog: Log
-) -> None:
+def test_the_second_step_of_a_pause_is_no_event_and_its_time_counts_as_frozen(bench: Bench, caplog: Log) -> None:
     caplog.set_level(logging.INFO)
     bench.pause("b")
     paused = bench.record("b")

@@ -56,9 +56,7 @@ def test_a_damaged_record_sets_the_pod_aside_and_is_told_once(bench: Bench, capl
     assert os.getxattr(bench.folders["a"], XATTR) == b"\xff\nforged"
 
 
-def test_a_systemd_that_answers_slowly_is_asked_about_one_damaged_record_in_a_minute(
-    bench: Bench, monkeypatch: Patch
-) -> None:
+def test_a_slow_systemd_is_asked_about_one_damaged_record_in_a_minute(bench: Bench, monkeypatch: Patch) -> None:
     """With a wait for each of many, the watchdog would end the daemon."""
     clock, asked = [10 * NS_PER_S], []
 
@@ -128,9 +126,7 @@ def test_a_resume_needs_no_free_descriptor(bench: Bench, lost: bool) -> None:
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["recorded", "record-lost"])
-def test_a_pod_that_vanishes_under_a_read_stays_as_it_was(
-    bench: Bench, monkeypatch: Patch, caplog: Log, lost: bool
-) -> None:
+def test_a_pod_that_vanishes_when_read_is_unchanged(bench: Bench, monkeypatch: Patch, caplog: Log, lost: bool) -> None:
     bench.pause("a")
     if lost:
         lose_record(bench, "a")
@@ -142,9 +138,7 @@ def test_a_pod_that_vanishes_under_a_read_stays_as_it_was(
     assert (bench.actuator.counts.resume_failures, lines(caplog)) == (0, [])
 
 
-def test_a_record_that_cannot_be_read_sets_the_pod_aside_for_a_minute(
-    bench: Bench, monkeypatch: Patch, caplog: Log
-) -> None:
+def test_an_unreadable_record_sets_the_pod_aside_for_a_minute(bench: Bench, monkeypatch: Patch, caplog: Log) -> None:
     bench.pause("b")
     caplog.clear()
     monkeypatch.setattr(Cgroup, "get_xattr", unreadable)

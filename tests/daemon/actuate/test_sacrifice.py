@@ -57,9 +57,7 @@ def test_what_an_operator_holds_by_now_is_not_sacrificed(bench: Bench, before: b
 
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EACCES], ids=lambda code: errno.errorcode[code])
-def test_a_sacrifice_the_kernel_refuses_is_told_once_and_counts_for_nothing(
-    bench: Bench, caplog: Log, code: int
-) -> None:
+def test_a_sacrifice_the_kernel_refuses_is_told_once_and_not_counted(bench: Bench, caplog: Log, code: int) -> None:
     bench.pause("a", "b")
     with bench.refusing("b", code, "cgroup.kill"):
         for _ in range(3):

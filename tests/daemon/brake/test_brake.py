@@ -233,9 +233,7 @@ def test_nobody_sleeps_without_a_tripwire(brake: Brake, watch: Watch) -> None:
     assert brake.sleep_ns(limited(10)) is None
 
 
-def test_dry_run_writes_nothing_and_says_what_it_would(
-    tree: PodTree, watch: Watch, fake: FakeTree, caplog: Log
-) -> None:
+def test_dry_run_only_says_what_it_would_write(tree: PodTree, watch: Watch, fake: FakeTree, caplog: Log) -> None:
     caplog.set_level(logging.INFO)
     tree.dry_run = True
     brake = start_brake(tree, watch)
@@ -258,9 +256,7 @@ def test_a_tree_without_memory_high_is_left_alone(tree: PodTree, watch: Watch, f
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["untouched", "left-by-a-killed-daemon"])
-def test_the_tree_that_holds_us_is_left_alone(
-    tree: PodTree, watch: Watch, fake: FakeTree, caplog: Log, left: bool
-) -> None:
+def test_the_tree_we_run_in_is_left_alone(tree: PodTree, watch: Watch, fake: FakeTree, caplog: Log, left: bool) -> None:
     """A unit that was killed, clean-up and all, may have had a value in force before the DaemonSet came."""
     if left:
         apply(start_brake(tree, watch), 10)
@@ -337,9 +333,7 @@ def test_a_kubepods_made_again_is_braked_and_the_old_one_released(
     assert watch.read().high
 
 
-def test_another_kubepods_starts_without_the_trouble_of_the_old_one(
-    tree: PodTree, brake: Brake, fake: FakeTree
-) -> None:
+def test_another_kubepods_starts_without_the_old_ones_trouble(tree: PodTree, brake: Brake, fake: FakeTree) -> None:
     apply(brake, 10)
     give_up(brake, fake, at_s=2)
     old = fake.folder / "old"
@@ -370,9 +364,7 @@ def test_a_watch_that_was_lost_is_set_again(brake: Brake, fake: FakeTree, watch:
 # --- trouble -------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_in_force_and_cannot_be_moved_is_tried_again_after_a_second(
-    brake: Brake, fake: FakeTree, caplog: Log
-) -> None:
+def test_a_level_that_cannot_be_moved_is_tried_again_after_a_second(brake: Brake, fake: FakeTree, caplog: Log) -> None:
     """A level from before may stall every pod; a minute's wait, as for a first write, would be too long."""
     apply(brake, 10)
     with mock.patch.object(Cgroup, "locked", unreadable):

@@ -47,9 +47,7 @@ def test_our_own_write_is_no_drift(brake: Brake, fake: FakeTree, watch: Watch) -
 
 
 @pytest.mark.parametrize("foreign", ["max", str(90 * GIB)], ids=["original-again", "a-new-wish"])
-def test_a_foreign_value_is_answered_and_is_what_comes_back(
-    brake: Brake, fake: FakeTree, watch: Watch, foreign: str
-) -> None:
+def test_a_foreign_value_is_answered_and_comes_back(brake: Brake, fake: FakeTree, watch: Watch, foreign: str) -> None:
     apply(brake, 10)
     watch.read()
 
@@ -233,9 +231,7 @@ def test_without_a_kubepods_nothing_drifts(watch: Watch, fake: FakeTree) -> None
     with_nothing.close()
 
 
-def test_without_inotify_a_lower_value_is_left_alone_for_a_minute(
-    brake: Brake, fake: FakeTree, monkeypatch: Patch
-) -> None:
+def test_without_inotify_a_lower_value_is_left_for_a_minute(brake: Brake, fake: FakeTree, monkeypatch: Patch) -> None:
     """Without it each sample looks for drift, which must not be taken for a write that has just come."""
     high_file(fake).write_text(f"{GIB}\n")
     monkeypatch.setattr(Watch, "degraded", True)

@@ -34,9 +34,7 @@ def level(
         pytest.param(replace(limited(10), node_available_bytes=50 * GIB), 25, 35, id="a-node-tighter-than-the-limit"),
     ],
 )
-def test_asleep_it_is_the_use_at_which_the_policy_starts_to_care(
-    headroom: Headroom, care_gib: float, high_gib: int
-) -> None:
+def test_asleep_it_is_the_use_at_which_the_policy_cares(headroom: Headroom, care_gib: float, high_gib: int) -> None:
     assert level(headroom, care_gib=care_gib) == HighLevel(high_gib * GIB, tripwire=True)
 
 

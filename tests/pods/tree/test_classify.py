@@ -303,9 +303,7 @@ def test_a_pod_is_no_older_after_a_pause(fake: FakeTree, tree: PodTree, asked: A
     assert tracked.signs.ran_s(tracked.pod.paused, 200 * S) == 10.0
 
 
-def test_a_pod_that_was_paused_while_it_started_is_not_taken_for_batch(
-    fake: FakeTree, tree: PodTree, asked: Asked
-) -> None:
+def test_a_pod_paused_while_it_started_is_not_taken_for_batch(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
     """No workload is certainly batch here, so a pod that was asked and does not listen counts as batch."""
     slow, tracked = paused_while_it_starts(fake, tree, asked, 3 * S)
     tree.refresh(20 * S)
@@ -320,9 +318,7 @@ def workloads(tree: PodTree) -> dict[str | None, PodKind]:
     return {tracked.pod.name: tracked.pod.kind for tracked in tree.pods.values()}
 
 
-def test_a_pod_that_was_told_to_end_counts_as_a_service_for_ten_minutes(
-    fake: FakeTree, tree: PodTree, asked: Asked
-) -> None:
+def test_a_pod_told_to_end_counts_as_a_service_for_ten_minutes(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
     asked.answers = {str(fake.add_pod("job-0")): False}
     (job,) = tree.refresh(0)[0]
 

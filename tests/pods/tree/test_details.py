@@ -35,9 +35,7 @@ def details(tree: PodTree) -> dict[str | None, tuple[int, int | None]]:
     return {t.pod.name: (t.pod.reclaimable_bytes, t.pod.cpu_usage_usec) for t in tree.pods.values()}
 
 
-def test_details_are_what_reclaim_can_take_back_and_what_running_containers_have_used(
-    fake: FakeTree, tree: PodTree
-) -> None:
+def test_details_are_what_reclaim_can_take_and_what_running_containers_have_used(fake: FakeTree, tree: PodTree) -> None:
     pod = fake.add_pod("web")
     write_stats(pod, 4096, 1000, 20, shmem=8192)
     tree.refresh(0)

@@ -87,9 +87,7 @@ def test_kills_before_the_daemon_do_not_count(fake: FakeTree, tree: PodTree) -> 
 
 
 @pytest.mark.parametrize(("details", "peak"), [(True, 900), (False, 200)])
-def test_a_peak_is_never_below_a_use_that_was_read_in_full(
-    fake: FakeTree, tree: PodTree, details: bool, peak: int
-) -> None:
+def test_a_peak_is_never_below_a_use_read_in_full(fake: FakeTree, tree: PodTree, details: bool, peak: int) -> None:
     """Page cache that the pod read after its peak would lower it; but without a reading the use may be page cache."""
     pod = fake.add_pod("job-bcdfg", current=900)
     write_stats(pod, 0, 0, 0)

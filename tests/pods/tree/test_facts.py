@@ -186,9 +186,7 @@ def test_a_container_s_limit_counts_once_its_program_runs(fake: FakeTree, tree: 
     assert limit_of(tree) == 60 * MIB
 
 
-def test_a_look_while_a_pod_is_spared_leaves_its_limit_to_the_next_one(
-    fake: FakeTree, tree: PodTree, monkeypatch: Patch
-) -> None:
+def test_a_look_at_a_spared_pod_leaves_its_limit_to_the_next(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
     """inotify reports a container before its runtime has set the limit."""
     monkeypatch.setattr(programs, "inspect_pod", lambda _: Inside(runtime=False, program=True))
     pod = fake.add_pod("web", current=2 * MIB, memory_max="max")
@@ -202,9 +200,7 @@ def test_a_look_while_a_pod_is_spared_leaves_its_limit_to_the_next_one(
     assert (limit_of(tree), tree.programs.must_check) == (20 * MIB, False)
 
 
-def test_a_pod_without_a_limit_that_is_spared_later_needs_no_look(
-    fake: FakeTree, tree: PodTree, monkeypatch: Patch
-) -> None:
+def test_a_pod_without_a_limit_spared_later_needs_no_look(fake: FakeTree, tree: PodTree, monkeypatch: Patch) -> None:
     """Otherwise the daemon would look at each sample for ever: no later look changes it back."""
     monkeypatch.setattr(programs, "inspect_pod", lambda _: Inside(runtime=False, program=True))
     fake.add_pod("old", memory_max="max")
