@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from helpers.fixtures import Patch
 from helpers.trees import CAPTURES, FakeTree, damage, lay_out_capture, make_uid, open_descriptors
 
 from cgpause.core.cgroup_names import CgroupDriver
@@ -39,9 +40,7 @@ def test_the_root_is_found_one_level_down_as_kind_nests_it(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("owner", ["lxc", "lxc/kubepods"])
-def test_a_tree_that_a_container_has_made_is_not_taken(
-    fake: FakeTree, monkeypatch: pytest.MonkeyPatch, owner: str
-) -> None:
+def test_a_tree_that_a_container_has_made_is_not_taken(fake: FakeTree, monkeypatch: Patch, owner: str) -> None:
     """A container that owns its cgroup may name a child like kubelet's, with more pods in it."""
     for number in range(3):
         (fake.root / f"lxc/kubepods/pod{make_uid(number)}").mkdir(parents=True)
