@@ -178,22 +178,18 @@ def test_a_torn_quota_of_a_frozen_pod_is_not_ours_to_write(pod: PausableCgroup, 
 
 # --- reassert --------------------------------------------------------------------------------------------------------
 
+HALF = ("50000 100000", 20000)
+"""Half a CPU, with a burst of 20 ms."""
+
 
 @pytest.mark.parametrize("how", ["throttle", "throttle-and-freeze"])
 @pytest.mark.parametrize(
     ("original", "written", "quota"),
     [
-        pytest.param(("50000 100000", 20000), {"cpu.max": "50000 100000"}, "1000 100000", id="by-a-daemon-reload"),
-        pytest.param(("50000 100000", 20000), {"cpu.max": "30000 50000"}, "1000 100000", id="resize"),
-        pytest.param(
-            ("50000 100000", 20000),
-            {"cpu.max": "30000 100000", "cpu.max.burst": "7000"},
-            "1000 100000",
-            id="resize-with-a-new-burst",
-        ),
-        pytest.param(
-            ("max 100000", 0), {"cpu.max": "1000 1000000"}, "1000 1000000", id="resize-to-less-than-our-quota"
-        ),
+        pytest.param(HALF, {"cpu.max": "50000 100000"}, "1000 100000", id="by-a-daemon-reload"),
+        pytest.param(HALF, {"cpu.max": "30000 50000"}, "1000 100000", id="resize"),
+        pytest.param(HALF, {"cpu.max": "30000 100000", "cpu.max.burst": "7000"}, "1000 100000", id="resize-and-burst"),
+        pytest.param(("max 100000", 0), {"cpu.max": "1000 1000000"}, "1000 1000000", id="resize-below-our-quota"),
     ],
 )
 def test_a_foreign_value_is_answered_and_is_the_original_from_then_on(

@@ -16,6 +16,7 @@ from cgpause.pods.kubelet import KUBELET_CONFIG, KubeletFlags, KubeletProcess, p
 
 UID = "00000001-0000-4000-8000-000000000001"
 CONTAINER = f"pod{UID.replace('-', '_')}.slice/cri-containerd-{'a' * 64}.scope"
+UNIT = "/system.slice/kubelet.service"
 
 
 @pytest.mark.parametrize(
@@ -46,14 +47,7 @@ def test_flags_on_a_command_line(words: list[str], flags: KubeletFlags) -> None:
 
 
 def put(
-    proc: Path,
-    pid: int,
-    name: str,
-    started: int,
-    *words: str,
-    cgroup: str = "/system.slice/kubelet.service",
-    uid: int = 0,
-    nested: int = 0,
+    proc: Path, pid: int, name: str, started: int, *words: str, cgroup: str = UNIT, uid: int = 0, nested: int = 0
 ) -> None:
     (proc / "self").mkdir(parents=True, exist_ok=True)
     (proc / "self/status").write_text("Name:\tcgpause\nNSpid:\t7\n")
@@ -96,7 +90,7 @@ def test_no_other_process_can_pose_as_kubelet(tmp_path: Path, facts: dict[str, A
     put(tmp_path, 5, "kubelet", 5, "--eviction-hard=memory.available<99%", **facts)
     kubelet = KubeletProcess(str(tmp_path))
     assert kubelet.new_flags(0) is None
-    put(tmp_path, 10, "kubelet", 7, "--config=/a", cgroup="/../../../../system.slice/kubelet.service")
+    put(tmp_path, 10, "kubelet", 7, "--config=/a", cgroup=f"/../../../..{UNIT}")
     assert kubelet.new_flags(10 * S) == KubeletFlags("/a")
 
 
