@@ -282,9 +282,8 @@ def paused_while_it_starts(fake: FakeTree, tree: PodTree, asked: Asked, since_ns
 
 def test_a_pod_is_no_older_after_a_pause(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
     """Otherwise a service that was paused while it started would be taken for batch, and be frozen."""
-    tree.classifier.kinds.note_batch(
-        "default/job"
-    )  # while another workload is certainly batch, a silent young pod is STARTING
+    # While another workload is certainly batch, a silent young pod is STARTING.
+    tree.classifier.kinds.note_batch("default/job")
     _, tracked = paused_while_it_starts(fake, tree, asked, 6 * S)
     tree.refresh(100 * S)
     assert tracked.pod.kind is PodKind.STARTING

@@ -259,9 +259,7 @@ def test_a_pod_is_left_alone_for_the_longest_of_its_reasons(fake: FakeTree, tree
     assert (tracked.pod.spared_until_ns, tracked.pod.settled_at_ns) == (10 * S, 14 * S)
 
 
-@pytest.mark.parametrize(
-    ("settle_s", "spared_s"), [(5, 0.1), (0.05, 0.05)], ids=["a-tenth-of-a-second", "never-longer"]
-)
+@pytest.mark.parametrize(("settle_s", "spared_s"), [(5, 0.1), (0.05, 0.05)], ids=["a-tenth-second", "never-longer"])
 def test_a_new_pod_is_spared_for_the_first_part_of_its_settling(
     fake: FakeTree, tree: PodTree, settle_s: float, spared_s: float
 ) -> None:
