@@ -179,7 +179,7 @@ def test_a_removed_pod_takes_its_watch_along(watch: Watch, tier: Path, pod: Cgro
     assert watch._pods == {}
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM], ids=lambda code: errno.errorcode[code])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM], ids=errno.errorcode.get)
 def test_without_watches_left_the_tree_is_walked_and_said_so_once(
     watch: Watch, tier: Path, pod: Cgroup, monkeypatch: Patch, caplog: Log, code: int
 ) -> None:

@@ -40,7 +40,7 @@ REFUSED = [s for s in SCENARIOS if s.cpu_max in ("50000 100000", "2000 1000000")
 
 
 @pytest.mark.parametrize("persistent", [False, True], ids=["once", "for-good"])
-@pytest.mark.parametrize("code", ERRNOS, ids=lambda code: errno.errorcode[code])
+@pytest.mark.parametrize("code", ERRNOS, ids=errno.errorcode.get)
 @pytest.mark.parametrize("scenario", REFUSED, ids=lambda scenario: scenario.id)
 def test_no_refused_write_leaves_a_pod_paused_without_a_record(
     pod: PausableCgroup, cgroup: Cgroup, scenario: Scenario, code: int, persistent: bool
@@ -65,7 +65,7 @@ def test_no_refused_write_leaves_a_pod_paused_without_a_record(
         assert pod.state() == restored, f"change {number}"
 
 
-@pytest.mark.parametrize("code", ERRNOS, ids=lambda code: errno.errorcode[code])
+@pytest.mark.parametrize("code", ERRNOS, ids=errno.errorcode.get)
 @pytest.mark.parametrize("burst_us", [0, 20000])
 @pytest.mark.parametrize("mechanism", Mechanism)
 def test_a_pause_refused_once_undoes_itself_and_takes_its_record_along(
@@ -94,7 +94,7 @@ def test_a_pause_that_cannot_be_undone_says_so_as_a_restore_error(pod: PausableC
     assert pod.state().record is not None
 
 
-@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EROFS, errno.ENOSPC], ids=lambda code: errno.errorcode[code])
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EROFS, errno.ENOSPC], ids=errno.errorcode.get)
 def test_without_a_record_nothing_is_written_at_all(pod: PausableCgroup, code: int) -> None:
     """On a file system without xattrs, or a read-only one, both setting and removing them fail."""
     pod.set("1000 100000")

@@ -120,9 +120,7 @@ def test_who_adopts_or_forgets_a_pod_that_runs_has_nothing_to_tell(bench: Bench)
 
 
 @pytest.mark.parametrize(
-    "code",
-    [errno.EINVAL, errno.EBUSY, errno.EACCES, errno.ENOSPC, errno.EROFS, errno.ENODEV],
-    ids=lambda code: errno.errorcode[code],
+    "code", [errno.EINVAL, errno.EBUSY, errno.EACCES, errno.ENOSPC, errno.EROFS, errno.ENODEV], ids=errno.errorcode.get
 )
 def test_one_bad_pod_never_stops_the_others(bench: Bench, code: int) -> None:
     with bench.refusing("b", code):
@@ -328,9 +326,7 @@ def test_the_second_step_of_a_pause_is_no_event_and_its_time_counts_as_frozen(be
     assert mechanisms == {"throttle", "freeze"}
 
 
-@pytest.mark.parametrize(
-    "code", [errno.EINVAL, errno.EACCES, errno.ENODEV, errno.EIO], ids=lambda code: errno.errorcode[code]
-)
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EACCES, errno.ENODEV, errno.EIO], ids=errno.errorcode.get)
 def test_a_pod_that_cannot_be_frozen_stays_throttled_is_told_once_and_stops_nobody(
     bench: Bench, caplog: Log, code: int
 ) -> None:

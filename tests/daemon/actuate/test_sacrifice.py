@@ -56,7 +56,7 @@ def test_what_an_operator_holds_by_now_is_not_sacrificed(bench: Bench, before: b
     assert bench.record("b").owner is Owner.MANUAL
 
 
-@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EACCES], ids=lambda code: errno.errorcode[code])
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EACCES], ids=errno.errorcode.get)
 def test_a_sacrifice_the_kernel_refuses_is_told_once_and_not_counted(bench: Bench, caplog: Log, code: int) -> None:
     bench.pause("a", "b")
     with bench.refusing("b", code, "cgroup.kill"):
