@@ -267,9 +267,6 @@ def test_a_sound_record_needs_no_second_source(pod: PausableCgroup, cgroup: Cgro
     assert pod.state().cpu_max == "50000 100000"
 
 
-# --- the lock --------------------------------------------------------------------------------------------------------
-
-
 def test_a_pod_that_is_locked_is_busy_until_the_lock_is_given_back(pod: PausableCgroup, cgroup: Cgroup) -> None:
     before = pod.state()
     operations: list[Callable[[], object]] = [

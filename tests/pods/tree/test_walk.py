@@ -37,9 +37,6 @@ def labels(tree: PodTree) -> set[str]:
     return {tracked.pod.label for tracked in tree.pods.values()}
 
 
-# --- captured trees ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("driver", CAPTURES)
 def test_the_walk_finds_every_pod_of_a_captured_tree(tmp_path: Path, driver: str) -> None:
     root, log_dir = lay_out_capture(driver, tmp_path)
