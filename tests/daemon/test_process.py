@@ -205,10 +205,6 @@ def is_braked(path: Path) -> bool:
     return value not in ("max", "") and is_recorded
 
 
-def is_released(path: Path) -> bool:
-    return high_state(path.parent) == ("max", False)
-
-
 def test_memory_high_that_somebody_writes_is_set_again_and_the_end_releases_it(braked: Path, daemon: Running) -> None:
     assert "level=airbag" in daemon.log, "a plain tree has no PSI, so there is no tripwire"
     braked.write_text("max\n")
@@ -216,7 +212,7 @@ def test_memory_high_that_somebody_writes_is_set_again_and_the_end_releases_it(b
     daemon.wait_for_log("asserted again cgroup=kubepods.slice memory_high_from=max")
     wait_until(lambda: is_braked(braked), "the level to be back")
     assert daemon.stop() == 0
-    assert is_released(braked)
+    assert high_state(braked.parent) == ("max", False)
 
 
 def test_unreadable_memory_ends_all_pauses_and_releases_memory_high(tree: FakeTree, braked: Path, start: Start) -> None:
@@ -226,7 +222,7 @@ def test_unreadable_memory_ends_all_pauses_and_releases_memory_high(tree: FakeTr
     (tree.kubepods / "memory.stat").write_text("garbage\n")
 
     daemon.wait_for_log("memory cannot be read: the daemon pauses no pod")
-    wait_until(lambda: is_released(braked) and not records_left(tree.root), "the release of both")
+    wait_until(lambda: high_state(braked.parent) == ("max", False) and not records_left(tree.root), "both releases")
     tree.set_used(0)
     daemon.wait_for_log("memory can be read again")
     wait_until(lambda: is_braked(braked), "memory.high to be set again")
@@ -236,4 +232,4 @@ def test_switching_memory_high_off_puts_the_original_back(braked: Path, daemon: 
     daemon.reload("[memory_high]\nenabled = false\n")
 
     daemon.wait_for_log('released memory.high cgroup=kubepods.slice memory_high_to=max reason="switched off"')
-    assert is_released(braked)
+    assert high_state(braked.parent) == ("max", False)
