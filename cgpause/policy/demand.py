@@ -1,11 +1,12 @@
 """Demands: the memory that each pod will take before it gives some back; pure.
 
-A demand has two amounts. The *worst* one is the pod's claim: its limit less its use; without a limit, up to its highest
-known peak. The *expected* one is the mean of the known peaks of its workload above its use; without enough known peaks
-a share of the claim. A pod without a limit that is a little above its known peaks probably ends soon. A pod with
-neither a limit nor a known peak is as likely as not to take as much again as it has taken (Lindy's law), so a pause
-that makes room for it often ends in a kill all the same. Such a pause is worth it only if it costs no time. So while
-every CPU is busy, as much again is reserved for the pod; while a CPU is idle, only its growth.
+A demand has two amounts. The *worst* one is the pod's claim, its limit less its use; less if the known peaks of its
+workload lie far below the limit (`ceiling_bytes`); without a limit, up to its highest known peak. The *expected* one is
+the mean of the known peaks above its use; without enough known peaks a share of the claim. A pod without a limit that
+is a little above its known peaks probably ends soon. A pod with neither a limit nor a known peak is as likely as not to
+take as much again as it has taken (Lindy's law), so a pause that makes room for it often ends in a kill all the same.
+Such a pause is worth it only if it costs no time. So while every CPU is busy, as much again is reserved for the pod;
+while a CPU is idle, only its growth.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import CgroupId, Mechanism, Pod, PodKind, PodUsage, QosClass
 from cgpause.policy.growth import Growth, large_bytes, noise_bytes, worthwhile_bytes
-from cgpause.policy.peaks import KNOWN_PEAKS
+from cgpause.policy.peaks import FEW_PEAKS, KNOWN_PEAKS
 
 HORIZON_S = 10.0
 """The growth of an unstoppable pod is reserved this far ahead, or until it can be paused if that is sooner."""
@@ -30,6 +31,9 @@ _BEYOND = 0.3
 has more than that peak may exceed it by as much. 1 / (n + 1) is the chance that the next peak is the highest. The
 simulated loads with such pods (24 seeds of each) end in 72 kills with 0.3, in 83 with 0.1, and with 0.5 in 68 after
 1.5 % more time; in 1055 without control."""
+_GAPS = 2.0
+"""For a pod with a limit: by how many of the mean gaps between its known peaks the next one may exceed the highest,
+besides _BEYOND. The gaps of peaks that lie anywhere up to the limit are wide enough to reach it."""
 _START_SHARE = 0.5
 """Idle share of a CPU from which `Demand.start` counts. With 1 it never did on two CPUs: while one pod computes, the
 average stays below 1. Two simulated pods of 56 % of the memory, which compute on two CPUs, took 14 % longer than
@@ -233,7 +237,8 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
 def _amounts(growth: Growth, limit: int | None, claim: float, peaks: tuple[int, ...]) -> tuple[float, float, Basis]:
     """Return the worst and the expected demand in bytes, and the basis of the expected one."""
     used = growth.used
-    if limit is not None and len(peaks) < KNOWN_PEAKS:
+    most = ceiling_bytes(peaks, limited=limit is not None)
+    if limit is not None and len(peaks) < KNOWN_PEAKS and most >= limit:
         if growth.admitted:
             return claim, claim * _EXPECTED_SHARE, _LIMIT
         return claim, max(limit * _NEWCOMER_SHARE - used, claim / 4), _LIMIT
@@ -244,15 +249,29 @@ def _amounts(growth: Growth, limit: int | None, claim: float, peaks: tuple[int, 
             total += peak - used
             highest = peak if peak > highest else highest
     if limit is None and not higher:
-        highest = max(peaks, default=0)
-        left = highest + _above(highest, len(peaks)) - used
-        if left <= 0:
+        if most <= used:
             return float(used), used / 2, _GROWTH
         # It is a little above its known peaks: it probably ends now.
-        return left if left > used >> 4 else used >> 4, 0.0, _PEAKS
+        return max(most - used, used >> 4), 0.0, _PEAKS
     expected = total / higher if higher else max(growth.surge(), used >> 4) / 2
-    worst = highest - used if limit is None else claim
+    worst = claim
+    if higher:
+        worst = highest - used if limit is None else min(claim, most - used)
     return worst, expected if expected < claim else claim, _PEAKS
+
+
+def ceiling_bytes(peaks: tuple[int, ...], *, limited: bool) -> float:
+    """Return the use that the next peak of a workload will hardly exceed, in bytes; `peaks` are its known ones.
+
+    For a pod with a limit it is infinite below FEW_PEAKS, and leaves room for the gaps between the peaks (_GAPS).
+    Without a limit it is 0 if none is known.
+    """
+    count = len(peaks)
+    if limited and count < FEW_PEAKS:
+        return _INFINITE
+    highest = max(peaks, default=0)
+    beyond = _above(highest, count)
+    return highest + beyond + (_GAPS * (highest - min(peaks)) / (count - 1) if limited else 0.0)
 
 
 def beyond_bytes(used: int, peaks: tuple[int, ...]) -> float:

@@ -13,6 +13,10 @@ KEPT_WORKLOADS = 1000
 """Number of workloads with remembered peaks."""
 KNOWN_PEAKS = 8
 """Number of a workload's peaks that predict more than its limit does; one is enough for a pod without a limit."""
+FEW_PEAKS = 3
+"""Number of peaks that is enough if the limit lies above all that they suggest (`demand.ceiling_bytes`). The simulated
+load `ample` takes 6 % longer than without control with 3, 15 % if peaks never say more than the limit; presets restart
+5 times with 2, and 3 times with 3."""
 _KILLED_FACTOR = 1.3
 """Factor on the highest use of a killed container: it needed more than it had. Simulated loads of six pods without a
 limit end in 48 kills with 1.0, in 28 with 1.3 and with 1.6 (24 seeds)."""

@@ -22,9 +22,18 @@ from cgpause.policy.growth import Growth
     ("known", "limit", "peaks", "worst", "expected", "basis"),
     [
         pytest.param(growing(100), 300, (), 200, 120, Basis.LIMIT, id="limit"),
-        pytest.param(growing(100), 300, (150,) * 7, 200, 120, Basis.LIMIT, id="too-few-peaks"),
-        pytest.param(growing(100), 300, (150,) * 8, 200, 50, Basis.PEAKS, id="peaks"),
-        pytest.param(growing(100), 300, (90,) * 4 + (150,) * 2 + (210,) * 2, 200, 80, Basis.PEAKS, id="mean-of-higher"),
+        pytest.param(growing(100), 300, (150,) * 2, 200, 120, Basis.LIMIT, id="too-few-peaks"),
+        pytest.param(growing(100), 300, (160,) * 3, 72, 60, Basis.PEAKS, id="peaks-far-below-the-limit"),
+        pytest.param(growing(100), 215, (200,) * 3, 115, 69, Basis.LIMIT, id="peaks-that-may-reach-the-limit"),
+        pytest.param(growing(100), 216, (200,) * 3, 115, 100, Basis.PEAKS, id="peaks-just-below-the-limit"),
+        pytest.param(growing(100), 300, (120, 150, 180), 153.5, 50, Basis.PEAKS, id="peaks-that-differ"),
+        pytest.param(growing(100), 253.5, (120, 150, 180), 153.5, 92.1, Basis.LIMIT, id="peaks-that-differ-much"),
+        pytest.param(growing(100), 300, (299,) * 7, 200, 120, Basis.LIMIT, id="not-enough-peaks-at-the-limit"),
+        pytest.param(growing(100), 300, (299,) * 8, 200, 199, Basis.PEAKS, id="enough-peaks-at-the-limit"),
+        pytest.param(growing(100), 300, (150,) * 8, 55, 50, Basis.PEAKS, id="peaks"),
+        pytest.param(
+            growing(100), 300, (92,) * 4 + (156,) * 2 + (204,) * 2, 142.8, 80, Basis.PEAKS, id="mean-of-higher"
+        ),
         pytest.param(growing(192), 300, (192,) * 8, 108, 6, Basis.PEAKS, id="at-all-peaks"),
         pytest.param(growing(100), 300, (900,) * 8, 200, 200, Basis.PEAKS, id="never-beyond-the-limit"),
         pytest.param(growing(100, low=60 * MIB), 300, (50,) * 8, 200, 20, Basis.PEAKS, id="beyond-all-peaks"),
@@ -32,7 +41,7 @@ from cgpause.policy.growth import Growth
         pytest.param(growing(100), None, (150, 210), 110, 80, Basis.PEAKS, id="no-limit-two-peaks"),
         pytest.param(growing(20, admitted=False), 300, (), 280, 205, Basis.LIMIT, id="newcomer"),
         pytest.param(growing(220, admitted=False), 300, (), 80, 20, Basis.LIMIT, id="newcomer-beyond-what-is-expected"),
-        pytest.param(growing(20, admitted=False), 300, (120,) * 8, 280, 100, Basis.PEAKS, id="newcomer-with-peaks"),
+        pytest.param(growing(20, admitted=False), 300, (120,) * 8, 104, 100, Basis.PEAKS, id="newcomer-with-peaks"),
     ],
 )
 def test_amounts(
@@ -45,7 +54,7 @@ def test_amounts(
     busy = asked(known, limit, peaks=peaks, terms=BUSY)
     assert mib(busy.granted) == worst, "a pause costs nothing there"
     quarter = asked(known, limit, peaks=peaks, terms=replace(IDLE, idle_share=0.25))
-    assert mib(quarter.granted) == expected / 4 + worst * 3 / 4
+    assert mib(quarter.granted) == pytest.approx(expected / 4 + worst * 3 / 4)
 
 
 @pytest.mark.parametrize(

@@ -210,6 +210,23 @@ def _wide(chance: Random) -> Node:
     return Node(_pods("wide", 10, wave, 2 * CAPACITY // MIB, lambda: chance.uniform(0.2, 1)))
 
 
+def _ample(chance: Random) -> Node:
+    def wave() -> Wave:
+        peak_bytes = int(chance.uniform(0.85, 1.15) * 307) * MIB
+        bytes_per_s, stay_s = chance.uniform(12, 120) * MIB, chance.uniform(3, 15)
+        return Wave(45 * MIB, peak_bytes, bytes_per_s, 3, unit_bytes=4 * MIB, stay_s=stay_s)
+
+    return Node(_pods("ample", 12, wave, 920, lambda: chance.uniform(0.2, 1)))
+
+
+def _ample_jobs(chance: Random) -> Node:
+    def job() -> Behaviour:
+        peak_bytes = int(chance.uniform(0.85, 1.15) * 330) * MIB
+        return leak(peak_bytes, chance.uniform(12, 120) * MIB, end_s=chance.uniform(10, 40))
+
+    return Node(_pods("job", 30, job, 990, lambda: 3.0))
+
+
 def _computing(chance: Random) -> Node:
     def wave() -> Wave:
         speed, stay_s = chance.uniform(0.02, 0.1) * CAPACITY, chance.uniform(15, 40)
@@ -340,6 +357,16 @@ ADVERSARIES: Final = {
     ),
     "wide": Adversary(
         "10 pods with a limit of twice the memory go to 500 to 750 MiB and back three times, by 50 to 300 MiB/s", _wide
+    ),
+    "ample": Adversary(
+        "12 pods of a workload with a limit of three times their need, which fit together, go to 260 to 350 MiB and "
+        "back three times, by 12 to 120 MiB/s, and stay there for 3 to 15 s; limit 920 MiB",
+        _ample,
+    ),
+    "amplejobs": Adversary(
+        "30 pods of such a workload, one every 3 s, go to 280 to 380 MiB by 12 to 120 MiB/s, stay there for 10 to 40 s "
+        "and end; limit 990 MiB",
+        _ample_jobs,
     ),
     "computing": Adversary(
         "8 pods go to 30 % to 40 % of the memory by 2 % to 10 % of it a second, stay there for 15 to 40 s and end; "
