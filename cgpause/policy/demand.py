@@ -31,7 +31,7 @@ _BEYOND = 0.3
 has more than that peak may exceed it by as much. 1 / (n + 1) is the chance that the next peak is the highest. The
 simulated loads with such pods (24 seeds of each) end in 72 kills with 0.3, in 83 with 0.1, and with 0.5 in 68 after
 1.5 % more time; in 1055 without control."""
-_GAPS = 2.0
+_GAPS = 4.0
 """For a pod with a limit: by how many of the mean gaps between its known peaks the next one may exceed the highest,
 besides _BEYOND. The gaps of peaks that lie anywhere up to the limit are wide enough to reach it."""
 _START_SHARE = 0.5

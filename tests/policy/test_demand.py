@@ -26,13 +26,13 @@ from cgpause.policy.growth import Growth
         pytest.param(growing(100), 300, (160,) * 3, 72, 60, Basis.PEAKS, id="peaks-far-below-the-limit"),
         pytest.param(growing(100), 215, (200,) * 3, 115, 69, Basis.LIMIT, id="peaks-that-may-reach-the-limit"),
         pytest.param(growing(100), 216, (200,) * 3, 115, 100, Basis.PEAKS, id="peaks-just-below-the-limit"),
-        pytest.param(growing(100), 300, (120, 150, 180), 153.5, 50, Basis.PEAKS, id="peaks-that-differ"),
-        pytest.param(growing(100), 253.5, (120, 150, 180), 153.5, 92.1, Basis.LIMIT, id="peaks-that-differ-much"),
+        pytest.param(growing(100), 400, (120, 150, 180), 213.5, 50, Basis.PEAKS, id="peaks-that-differ"),
+        pytest.param(growing(100), 313.5, (120, 150, 180), 213.5, 128.1, Basis.LIMIT, id="peaks-that-differ-much"),
         pytest.param(growing(100), 300, (299,) * 7, 200, 120, Basis.LIMIT, id="not-enough-peaks-at-the-limit"),
         pytest.param(growing(100), 300, (299,) * 8, 200, 199, Basis.PEAKS, id="enough-peaks-at-the-limit"),
         pytest.param(growing(100), 300, (150,) * 8, 55, 50, Basis.PEAKS, id="peaks"),
         pytest.param(
-            growing(100), 300, (92,) * 4 + (156,) * 2 + (204,) * 2, 142.8, 80, Basis.PEAKS, id="mean-of-higher"
+            growing(100), 300, (92,) * 4 + (156,) * 2 + (204,) * 2, 174.8, 80, Basis.PEAKS, id="mean-of-higher"
         ),
         pytest.param(growing(192), 300, (192,) * 8, 108, 6, Basis.PEAKS, id="at-all-peaks"),
         pytest.param(growing(100), 300, (900,) * 8, 200, 200, Basis.PEAKS, id="never-beyond-the-limit"),
