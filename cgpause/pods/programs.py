@@ -116,7 +116,10 @@ class Programs:
         return found
 
     def claims_bytes(self) -> int:
-        """Return the memory that pods with a limit into which `look` looks may still take, in bytes."""
+        """Return the bytes that the pods of the next `look` may still take.
+
+        A pod without a limit counts with 0, one of unknown use with its whole limit.
+        """
         claims = 0
         for tracked in filter(None, map(self._pods.get, self._changed)):
             used = 0 if tracked.usage is None else tracked.usage.used_bytes

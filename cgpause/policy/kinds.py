@@ -57,7 +57,10 @@ class Kinds:
         return workload not in self._known and self._set(workload, known=None)
 
     def note_batch(self, workload: str | None) -> bool:
-        """Make a workload certainly batch, unless it is known as a service; return whether that is new."""
+        """Make a workload certainly batch, unless it is known as a service; return whether that is new.
+
+        For the end of a pod that was found not to listen, and for one that did not listen for FIRM_S.
+        """
         return workload is not None and not self._known.get(workload) and self._set(workload, known=False)
 
     def is_silent(self, workload: str | None) -> bool:
@@ -95,7 +98,8 @@ class Kinds:
         if workload is None:
             return False
         is_new = workload not in self._known or self._known[workload] is not known
-        self._batch += (known is False) - (self._known.pop(workload, None) is False)
+        before = self._known.pop(workload, None)
+        self._batch += (known is False) - (before is False)
         self._known[workload] = known  # the newest now
         if len(self._known) > KEPT:
             self.forget(next(iter(self._known)))

@@ -277,14 +277,16 @@ class _Cost(NamedTuple):
 def _cost_after(state: ReserveState, sample: Sample, running: int, waiting: Sequence[Demand], *, unsafe: bool) -> _Cost:
     """Return the cost so far, less the part that freed memory pays off, plus the time lost by `waiting` pods.
 
-    It is 0 if none waits. The part paid off is the bytes freed since the last sample, divided by the smallest grant of
-    a waiting pod: with so much memory a pod gets on without an excuse. `running` growing pods run.
+    It is in pod-seconds, and 0 if none waits. The part paid off is the bytes freed since the last sample, divided by
+    the smallest grant of a waiting pod: with so much memory a pod gets on without an excuse. `running` growing pods
+    run.
     """
     if not waiting:
         return _Cost(0.0, sample.limit_kills, is_futile=False)
     runnable = runnable_pods(state.idle_cpus, sample.cpus, running, len(waiting))
     before_s = state.cost_s
-    if state.unsafe_since_ns is None:  # else nothing is paid off: no pod is sure of its turn
+    # If no worst demand fitted at the last decision, nothing is paid off: no pod is sure of its turn.
+    if state.unsafe_since_ns is None:
         least = min(one.granted for one in waiting)
         before_s *= max(1 - state.growths.freed_bytes / max(least, 1.0), 0.0)
     kills_before = state.kills_before if before_s else sample.limit_kills

@@ -218,6 +218,23 @@ def test_a_pod_that_cannot_be_frozen_stays_throttled(pod: PausableCgroup, troubl
         assert pod.state() == before
 
 
+def test_a_pod_that_is_locked_is_busy_until_the_lock_is_given_back(pod: PausableCgroup, cgroup: Cgroup) -> None:
+    before = pod.state()
+    operations: list[Callable[[], object]] = [
+        lambda: ledger.pause(cgroup, request(), wait_s=0.02),
+        lambda: ledger.resume(cgroup, wait_s=0.02),
+        lambda: ledger.reassert(cgroup, THROTTLE),
+        lambda: ledger.freeze(cgroup, "it grows"),
+        lambda: ledger.take_over(cgroup, request(), wait_s=0),
+    ]
+    with lock_held(pod.folder):
+        for operation in operations:
+            with pytest.raises(BusyError, match="locked by another process"):
+                operation()
+    assert pod.state() == before
+    assert ledger.pause(cgroup, request())[1], "the lock was given back"
+
+
 # --- damaged records -------------------------------------------------------------------------------------------------
 
 
@@ -265,20 +282,3 @@ def test_a_sound_record_needs_no_second_source(pod: PausableCgroup, cgroup: Cgro
     ledger.pause(cgroup, request())
     ledger.resume(cgroup, second_source=lambda _: pytest.fail("asked in vain"))
     assert pod.state().cpu_max == "50000 100000"
-
-
-def test_a_pod_that_is_locked_is_busy_until_the_lock_is_given_back(pod: PausableCgroup, cgroup: Cgroup) -> None:
-    before = pod.state()
-    operations: list[Callable[[], object]] = [
-        lambda: ledger.pause(cgroup, request(), wait_s=0.02),
-        lambda: ledger.resume(cgroup, wait_s=0.02),
-        lambda: ledger.reassert(cgroup, THROTTLE),
-        lambda: ledger.freeze(cgroup, "it grows"),
-        lambda: ledger.take_over(cgroup, request(), wait_s=0),
-    ]
-    with lock_held(pod.folder):
-        for operation in operations:
-            with pytest.raises(BusyError, match="locked by another process"):
-                operation()
-    assert pod.state() == before
-    assert ledger.pause(cgroup, request())[1], "the lock was given back"

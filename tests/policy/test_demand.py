@@ -28,6 +28,8 @@ from cgpause.policy.growth import Growth
         pytest.param(growing(100), 216, (200,) * 3, 115, 100, Basis.PEAKS, id="peaks-just-below-the-limit"),
         pytest.param(growing(100), 400, (120, 150, 180), 213.5, 50, Basis.PEAKS, id="peaks-that-differ"),
         pytest.param(growing(100), 313.5, (120, 150, 180), 213.5, 128.1, Basis.LIMIT, id="peaks-that-differ-much"),
+        pytest.param(growing(150), 400, (160,) * 3, 22, 10, Basis.PEAKS, id="just-below-a-few-peaks"),
+        pytest.param(growing(160), 400, (160,) * 3, 240, 144, Basis.LIMIT, id="a-few-peaks-outgrown"),
         pytest.param(growing(100), 300, (299,) * 7, 200, 120, Basis.LIMIT, id="not-enough-peaks-at-the-limit"),
         pytest.param(growing(100), 300, (299,) * 8, 200, 199, Basis.PEAKS, id="enough-peaks-at-the-limit"),
         pytest.param(growing(100), 300, (150,) * 8, 55, 50, Basis.PEAKS, id="peaks"),
@@ -254,7 +256,7 @@ def test_what_is_known_is_passed_on() -> None:
 BEST_EFFORT, BURSTABLE, GUARANTEED = QosClass.BEST_EFFORT, QosClass.BURSTABLE, QosClass.GUARANTEED
 
 
-def placed(used: float, name: str = "a", *, admitted: bool = True, **facts: Any) -> Demand:  # noqa: ANN401 - of a pod
+def placed(used: float, name: str = "a", *, admitted: bool = True, **facts: Any) -> Demand:  # noqa: ANN401 - fields of a pod
     return asked(growing(used, admitted=admitted), 900, cgroup=CgroupId(f"kubepods/pod{name}", 1), uid=name, **facts)
 
 

@@ -12,19 +12,19 @@ BEGUN_NS = 7 * S
 
 
 @pytest.mark.parametrize(
-    ("drifts", "gap_ns", "original", "may_fight", "expected"),
+    ("most", "gap_ns", "original", "may_fight", "expected"),
     [
-        pytest.param(Drifts(), 10 * S, False, True, 10, id="another-value"),
-        pytest.param(Drifts(), SOON_NS, True, True, 10, id="the-original-at-once"),
-        pytest.param(Drifts(), LATER_NS, True, True, 100, id="the-original-later"),
-        pytest.param(Drifts(), 0, True, False, 100, id="the-original-without-a-fight"),
-        pytest.param(Drifts(), 0, False, False, 10, id="another-value-without-a-fight"),
-        pytest.param(Drifts(most_in_all=1000), S, True, True, 1000, id="more-in-all"),
+        pytest.param(100, 10 * S, False, True, 10, id="another-value"),
+        pytest.param(100, SOON_NS, True, True, 10, id="the-original-at-once"),
+        pytest.param(100, LATER_NS, True, True, 100, id="the-original-later"),
+        pytest.param(100, 0, True, False, 100, id="the-original-without-a-fight"),
+        pytest.param(100, 0, False, False, 10, id="another-value-without-a-fight"),
+        pytest.param(1000, S, True, True, 1000, id="more-in-all"),
     ],
 )
-def test_answers_are_bounded(drifts: Drifts, gap_ns: int, original: bool, may_fight: bool, expected: int) -> None:
+def test_answers_are_bounded(most: int, gap_ns: int, original: bool, may_fight: bool, expected: int) -> None:
     """Then the file is left to the other writer, who writes each `gap_ns`."""
-    at_ns = BEGUN_NS
+    drifts, at_ns = Drifts(most_in_all=most), BEGUN_NS
     while not drifts.is_enough(at_ns):
         drifts.add(at_ns, original=original, may_fight=may_fight)
         at_ns += gap_ns

@@ -125,7 +125,10 @@ def test_the_monitor_is_one_that_node_problem_detector_takes() -> None:
     assert MONITOR["plugin"] == "custom"
     assert MONITOR.keys() == {"plugin", "pluginConfig", "source", "metricsReporting", "conditions", "rules"}
     assert MONITOR["pluginConfig"].keys() == {
-        *("invoke_interval", "timeout", "max_output_length", "concurrency"),
+        "invoke_interval",
+        "timeout",
+        "max_output_length",
+        "concurrency",
         "enable_message_change_based_condition_update",
     }
     types = {entry["type"]: entry for entry in MONITOR["conditions"]}

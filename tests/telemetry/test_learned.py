@@ -294,7 +294,7 @@ def test_what_was_saved_is_loaded(path: str, caplog: Log) -> None:
 
 
 @pytest.mark.parametrize(("what", "why"), [("damaged", "schema 2"), ("fifo", "cannot read"), ("link", "cannot read")])
-def test_what_no_daemon_of_now_has_written_is_told_once_and_replaced_by_the_next(
+def test_an_unusable_file_is_told_once_and_replaced_by_the_next(
     path: str, hand: Hand, caplog: Log, what: str, why: str
 ) -> None:
     if what == "damaged":

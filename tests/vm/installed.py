@@ -63,7 +63,10 @@ def systemd_is_up_to_date(*units: str) -> bool:
 
 @contextlib.contextmanager
 def drop_in(unit: Path, text: str) -> Iterator[None]:
-    """Have the manual's drop-in, override.conf, for a unit during the block; afterwards restart the unit without it."""
+    """Have the manual's drop-in, override.conf, for a unit during the block; afterwards restart the unit without it.
+
+    The caller restarts the unit for the drop-in to count.
+    """
     path = Path(f"{unit}.d/override.conf")
     path.parent.mkdir()
     path.write_text(text)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def open_sockets(kind: str) -> list[socket.socket]:
 def main() -> None:
     """Open the sockets, create the file, and keep the sockets until killed."""
     # In a new network namespace the loopback is down.
-    assert os.spawnlp(os.P_WAIT, "ip", "ip", "link", "set", "lo", "up") == 0
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     held = open_sockets(sys.argv[1])
     Path(sys.argv[2]).touch()
     signal.pause()
