@@ -238,28 +238,22 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
 def _amounts(growth: Growth, limit: int | None, claim: float, peaks: tuple[int, ...]) -> tuple[float, float, Basis]:
     """Return the worst and the expected demand in bytes, and the basis of the expected one."""
     used = growth.used
+    left = [peak - used for peak in peaks if peak > used]
     most = ceiling_bytes(peaks, limited=limit is not None)
     # A few peaks say nothing of a pod that may reach its limit all the same, or has outgrown them.
-    if limit is not None and len(peaks) < KNOWN_PEAKS and (most >= limit or used >= max(peaks)):
+    if limit is not None and len(peaks) < KNOWN_PEAKS and (most >= limit or not left):
         if growth.admitted:
             return claim, claim * _EXPECTED_SHARE, _LIMIT
         return claim, max(limit * _NEWCOMER_SHARE - used, claim / 4), _LIMIT
-    higher = total = highest = 0
-    for peak in peaks:
-        if peak > used:
-            higher += 1
-            total += peak - used
-            highest = peak if peak > highest else highest
-    if limit is None and not higher:
-        if most <= used:
-            return float(used), used / 2, _GROWTH
-        # It is a little above its known peaks: it probably ends now.
-        return max(most - used, used >> 4), 0.0, _PEAKS
-    expected = total / higher if higher else max(growth.surge(), used >> 4) / 2
-    worst = claim  # if it has outgrown its peaks
-    if higher:
-        worst = highest - used if limit is None else min(claim, most - used)
-    return worst, expected if expected < claim else claim, _PEAKS
+    if left:
+        worst = max(left) if limit is None else min(claim, most - used)
+        return worst, min(sum(left) / len(left), claim), _PEAKS
+    if limit is not None:
+        return claim, min(max(growth.surge(), used >> 4) / 2, claim), _PEAKS
+    if most <= used:
+        return float(used), used / 2, _GROWTH
+    # It is a little above its known peaks: it probably ends now.
+    return max(most - used, used >> 4), 0.0, _PEAKS
 
 
 def ceiling_bytes(peaks: tuple[int, ...], *, limited: bool) -> float:
