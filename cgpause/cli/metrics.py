@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import signal
 import sys
 
 from cgpause.core.errors import UsageError, printable
@@ -29,7 +28,6 @@ def show(path: str | None, *, listen: str | None, once: bool) -> None:
         sys.stdout.write(source.text().decode(errors="backslashreplace"))
         return
     logfmt.set_up(verbose=False)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     serve(source, where)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import signal
 import socket
 import threading
 from contextlib import suppress
@@ -29,6 +30,7 @@ _CLIENTS = 8
 """Most connections at a time, with a thread each; together with the server they stay below the unit's TasksMax=."""
 _GRACE_S = 0.05
 """Longest wait of a new client for a free place; then the oldest connection ends. A scrape takes milliseconds."""
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Listen(NamedTuple):
@@ -153,17 +155,25 @@ class _Server(ThreadingHTTPServer):
 def serve(source: Source, listen: Listen) -> None:
     """Answer scrapes until SIGTERM or Ctrl-C.
 
+    A thread waits for them: an exception from a signal's handler is lost if it comes in a callback of a weak reference.
+
     Raises:
         HostError: the address cannot be used.
     """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         server = _bound(source, listen)
     except OSError as e:
         raise HostError(f"cannot listen on {listen.url}: {e.strerror}; --listen names another address") from e
     with server:
+        threading.Thread(target=_end, args=(server,), daemon=True).start()
         log.info("serving %s", fields(url=Listen(server.server_name, server.server_port).url))
-        with suppress(KeyboardInterrupt):
-            server.serve_forever()
+        server.serve_forever()
+
+
+def _end(server: _Server) -> None:
+    signal.sigwait(_ENDING)
+    server.shutdown()
 
 
 def _bound(source: Source, listen: Listen) -> _Server:

@@ -173,6 +173,26 @@ def test_it_serves_scrapes_and_ends_when_told(server: Server, publish: Publish) 
     assert server.log.count("\n") <= 3, "scrapes are no news"
 
 
+# SIGTERM comes while the main thread is in the callback of a weak reference; such callbacks cannot raise exceptions.
+SIGTERM_IN_CALLBACK = """
+import os, runpy, signal, socketserver, weakref
+
+def verify_request(self, *_):
+    self.weak = weakref.ref(type("Gone", (), {})(), lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    return True
+
+socketserver.BaseServer.verify_request = verify_request
+runpy.run_module("cgpause", run_name="__main__")
+"""
+
+
+def test_a_signal_in_a_callback_is_not_lost(path: str) -> None:
+    with Server(path, "127.0.0.1:0", "-c", SIGTERM_IN_CALLBACK) as server:
+        socket.create_connection(("127.0.0.1", server.port())).close()
+        assert server.process.wait(60) == 0
+    assert "Traceback" not in server.log
+
+
 # The kernel answers EAFNOSUPPORT to a family that it does not have.
 NO_IPV6 = 'import runpy, socket; socket.AF_INET6 = 12345; runpy.run_module("cgpause", run_name="__main__")'
 
