@@ -18,7 +18,7 @@ from typing import NamedTuple
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import CgroupId, Mechanism, Pod, PodKind, PodUsage, QosClass
 from cgpause.policy.growth import Growth, large_bytes, noise_bytes, worthwhile_bytes
-from cgpause.policy.peaks import FEW_PEAKS, KNOWN_PEAKS
+from cgpause.policy.peaks import FEW_PEAKS, KNOWN_PEAKS, missed_bytes
 
 HORIZON_S = 10.0
 """The growth of an unstoppable pod is reserved this far ahead, or until it can be paused if that is sooner."""
@@ -259,8 +259,8 @@ def _amounts(growth: Growth, limit: int | None, claim: float, peaks: tuple[int, 
 def ceiling_bytes(peaks: tuple[int, ...], *, limited: bool) -> float:
     """Return the use that the next peak of a workload will hardly exceed, in bytes; `peaks` are its known ones.
 
-    With a limit (`limited`) it is infinite below FEW_PEAKS, and has room for the gaps between the peaks (_GAPS).
-    Without one it is 0 if no peak is known.
+    With a limit (`limited`) it is infinite below FEW_PEAKS, and has room for the gaps between the peaks (_GAPS), but at
+    least for what samples may miss. Without one it is 0 if no peak is known.
     """
     count = len(peaks)
     if limited and count < FEW_PEAKS:
@@ -268,7 +268,7 @@ def ceiling_bytes(peaks: tuple[int, ...], *, limited: bool) -> float:
     highest = max(peaks, default=0)
     left = _above(highest, count)
     if limited:
-        left += _GAPS * (highest - min(peaks)) / (count - 1)
+        left += max(_GAPS * (highest - min(peaks)) / (count - 1), missed_bytes(highest))
     return highest + left
 
 

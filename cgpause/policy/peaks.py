@@ -22,13 +22,18 @@ _KILLED_FACTOR = 1.3
 limit end in 48 kills with 1.0, in 28 with 1.3 and with 1.6 (24 seeds)."""
 _MOST_PCT = 95.0
 """Largest guess for a killed container, in percent of the capacity: with more, it would fit nowhere."""
-_ALIKE_SHIFT = 4
+_MISSED_SHIFT = 4
 """A sample misses at most 1/16 (2^-4) of a peak."""
 
 
 def is_alike(peak: int, seen: int) -> bool:
     """Return whether a sample may have seen `seen` bytes of a peak of `peak` bytes: it may miss the top."""
-    return 0 <= peak - seen <= peak >> _ALIKE_SHIFT
+    return 0 <= peak - seen <= missed_bytes(peak)
+
+
+def missed_bytes(peak: int) -> int:
+    """Return the most that a sample may miss of a peak, in bytes."""
+    return peak >> _MISSED_SHIFT
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,7 @@ class Peaks:
             found = replace(self, killed={name: one for name, one in self.killed.items() if name != workload})
         if not peak:
             return found
-        if seen_bytes and peak - seen_bytes <= peak >> _ALIKE_SHIFT:  # the same one, or page cache was among it
+        if seen_bytes and peak - seen_bytes <= missed_bytes(peak):  # the same one, or page cache was among it
             found = found._without(workload, seen_bytes)
         return found.with_new([(workload, peak)])
 

@@ -23,16 +23,16 @@ from cgpause.policy.growth import Growth
     [
         pytest.param(growing(100), 300, (), 200, 120, Basis.LIMIT, id="limit"),
         pytest.param(growing(100), 300, (150,) * 2, 200, 120, Basis.LIMIT, id="too-few-peaks"),
-        pytest.param(growing(100), 300, (160,) * 3, 72, 60, Basis.PEAKS, id="peaks-far-below-the-limit"),
-        pytest.param(growing(100), 215, (200,) * 3, 115, 69, Basis.LIMIT, id="peaks-that-may-reach-the-limit"),
-        pytest.param(growing(100), 216, (200,) * 3, 115, 100, Basis.PEAKS, id="peaks-just-below-the-limit"),
+        pytest.param(growing(100), 300, (160,) * 3, 82, 60, Basis.PEAKS, id="peaks-far-below-the-limit"),
+        pytest.param(growing(100), 227, (200,) * 3, 127, 76.2, Basis.LIMIT, id="peaks-that-may-reach-the-limit"),
+        pytest.param(growing(100), 228, (200,) * 3, 127.5, 100, Basis.PEAKS, id="peaks-just-below-the-limit"),
         pytest.param(growing(100), 400, (120, 150, 180), 213.5, 50, Basis.PEAKS, id="peaks-that-differ"),
         pytest.param(growing(100), 313.5, (120, 150, 180), 213.5, 128.1, Basis.LIMIT, id="peaks-that-differ-much"),
-        pytest.param(growing(150), 400, (160,) * 3, 22, 10, Basis.PEAKS, id="just-below-a-few-peaks"),
+        pytest.param(growing(150), 400, (160,) * 3, 32, 10, Basis.PEAKS, id="just-below-a-few-peaks"),
         pytest.param(growing(160), 400, (160,) * 3, 240, 144, Basis.LIMIT, id="a-few-peaks-outgrown"),
         pytest.param(growing(100), 300, (299,) * 7, 200, 120, Basis.LIMIT, id="not-enough-peaks-at-the-limit"),
         pytest.param(growing(100), 300, (299,) * 8, 200, 199, Basis.PEAKS, id="enough-peaks-at-the-limit"),
-        pytest.param(growing(100), 300, (150,) * 8, 55, 50, Basis.PEAKS, id="peaks"),
+        pytest.param(growing(100), 300, (144,) * 8, 57.8, 44, Basis.PEAKS, id="peaks"),
         pytest.param(
             growing(100), 300, (92,) * 4 + (156,) * 2 + (204,) * 2, 174.8, 80, Basis.PEAKS, id="mean-of-higher"
         ),
@@ -43,7 +43,7 @@ from cgpause.policy.growth import Growth
         pytest.param(growing(100), None, (150, 210), 110, 80, Basis.PEAKS, id="no-limit-two-peaks"),
         pytest.param(growing(20, admitted=False), 300, (), 280, 205, Basis.LIMIT, id="newcomer"),
         pytest.param(growing(220, admitted=False), 300, (), 80, 20, Basis.LIMIT, id="newcomer-beyond-what-is-expected"),
-        pytest.param(growing(20, admitted=False), 300, (120,) * 8, 104, 100, Basis.PEAKS, id="newcomer-with-peaks"),
+        pytest.param(growing(20, admitted=False), 300, (120,) * 8, 111.5, 100, Basis.PEAKS, id="newcomer-with-peaks"),
     ],
 )
 def test_amounts(
