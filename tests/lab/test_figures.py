@@ -96,6 +96,7 @@ def test_the_page_for_teams_says_what_was_measured() -> None:
 README_LOADS = (
     "programs",
     "paper2",
+    "cached",
     "idle",
     "waiting-paced",
     "waiting-backoff",
@@ -103,6 +104,7 @@ README_LOADS = (
     "nolimit-beside",
     "nolimit",
     "nolimit-half",
+    "nolimit-long",
 )
 """The loads of stock.json in the order of README's table; its last row adds them up."""
 

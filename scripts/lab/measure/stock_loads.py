@@ -20,6 +20,8 @@ OVERSUBSCRIPTION: Final = 1.5
 PROGRAMS_OVERSUBSCRIPTION: Final = 2.0
 """At 1.5 the programs' peaks hardly ever coincide, and the kernel killed none of them."""
 IDLE_PODS: Final = 8
+CACHED_MIB: Final = 256
+"""Size of the file that each pod of `cached` reads. Two of them are more than kubepods."""
 LARGE_CAPACITY_MIB: Final = 800
 """Capacity for the three large jobs. A pod's charge batches are small beside the jobs' memory, as on a node."""
 LARGE_LIMIT: Final = 1.1
@@ -120,20 +122,39 @@ def paper2(seed: int, tools: Tools) -> Load:
     return _paper_jobs("paper", limit, _chance("paper2", seed), lambda own: tools.paper(limit, own, work=2.0))
 
 
-def nolimit(seed: int, tools: Tools, generations: int = 4, share: float = 0.75) -> Load:
+def cached(seed: int, tools: Tools) -> Load:
+    """Return `paper2` beside two pods that read a file of their own over and over: page cache fills kubepods."""
+    chance = _chance("cached", seed)
+    script = (
+        f"file=$(mktemp -p /var/tmp) && head -c {CACHED_MIB}M /dev/zero >$file && exec 3<$file && rm $file && "
+        "while cat /dev/fd/3 >/dev/null; do sleep 0.1; done"
+    )
+    readers = tuple(
+        Job(f"{name}-{suffix(chance, 10)}-{suffix(chance)}", limit, ("/bin/sh", "-c", script), request_bytes=MIB)
+        for name, limit in (("backup", None), ("indexer", CAPACITY_MIB * MIB // 3))
+    )
+    return replace(paper2(seed, tools), lasting=readers)
+
+
+def nolimit(seed: int, tools: Tools, generations: int = 4, share: float = 0.75, work: float = 0.5) -> Load:
     """Return two workloads without a limit, each a series of pods; a pod of one and a pod of the other do not fit.
 
     A pod needs `share` of kubepods. With three quarters even a pod that is paused at half of its peak leaves too little
-    memory for the other.
+    memory for the other. `work` is the units of each of its 24 steps.
     """
     chance = _chance("nolimit", seed)
-    pods = _generations(("report", "backup"), share, chance, tools, generations, tier=Tier.BEST_EFFORT)
+    pods = _generations(("report", "backup"), share, chance, tools, generations, tier=Tier.BEST_EFFORT, work=work)
     return _chained(pods)
 
 
 def nolimit_half(seed: int, tools: Tools, generations: int = 4) -> Load:
     """Return `nolimit` with pods that need little more than half of kubepods."""
     return nolimit(seed, tools, generations, share=0.56)
+
+
+def nolimit_long(seed: int, tools: Tools) -> Load:
+    """Return `nolimit_half` with six times the work, and with kubelet's own waits as `waiting_backoff`."""
+    return replace(nolimit(seed, tools, share=0.56, work=3.0), backoff_scale=1.0)
 
 
 def nolimit_beside(seed: int, tools: Tools, generations: int = 4) -> Load:
@@ -168,11 +189,13 @@ LOADS: Final[Mapping[str, Callable[[int, Tools], Load]]] = {
     "waiting-paced": waiting_paced,
     "waiting-backoff": waiting_backoff,
     "paper2": paper2,
+    "cached": cached,
     "nolimit": nolimit,
     "nolimit-half": nolimit_half,
+    "nolimit-long": nolimit_long,
     "nolimit-beside": nolimit_beside,
 }
-"""The loads whose only program is worker.c."""
+"""The loads whose jobs run worker.c."""
 
 
 def _chance(*names: object) -> random.Random:
@@ -209,6 +232,7 @@ def _generations(
     *,
     tier: Tier = Tier.BURSTABLE,
     request_bytes: int = 0,
+    work: float = 0.5,
 ) -> list[list[Job]]:
     """Return the series of pods of each workload; all pods need about the same share of the capacity."""
     found = []
@@ -220,7 +244,7 @@ def _generations(
                 Job(
                     f"{name}-{replica_set}-{suffix(chance)}",
                     None,
-                    tools.once(round(peak * chance.uniform(0.98, 1.02)), 0.5),
+                    tools.once(round(peak * chance.uniform(0.98, 1.02)), work),
                     request_bytes=request_bytes,
                     start_s=start_s if number == 0 else 0.0,
                     tier=tier,

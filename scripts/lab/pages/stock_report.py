@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from lab.measure.experiment_results import percent
 from lab.measure.stock import NONE, STOCK
-from lab.measure.stock_loads import IDLE_PODS
+from lab.measure.stock_loads import CACHED_MIB, IDLE_PODS
 from lab.pages.report import COUNTED_MACHINE, Report, Run, Runs, dated, group_by, table, total
 from lab.vm.host import LabError
 
@@ -30,10 +30,15 @@ LOADS: Final = {
     ),
     "waiting-backoff": "`waiting-paced` with kubelet's own waits, unscaled",
     "paper2": "the paper's jobs: 36 with a limit of 32 MiB on 384 MiB, which compute after each step",
+    "cached": (
+        f"`paper2` beside two pods, each of which reads a file of {CACHED_MIB} MiB over and over; one has no limit, "
+        "the other one a third of kubepods"
+    ),
     "nolimit": (
         "two workloads without a request or limit, each a series of pods; each pod needs about 75 % of kubepods once"
     ),
     "nolimit-half": "`nolimit`, but each pod needs about 56 % of kubepods",
+    "nolimit-long": "`nolimit-half` with six times the work for each pod, and with kubelet's own waits, unscaled",
     "nolimit-beside": (
         f"one such workload (56 %, a request of 64 MiB), 12 of the paper's jobs of 48 MiB, and {IDLE_PODS} idle pods"
     ),
