@@ -22,8 +22,9 @@ from cgpause.pods.tracked import SPARED_S, TrackedPod
 from cgpause.policy.classify import Classifier
 
 _NEW_NS = 10 * NS_PER_S
-"""Time after a change of containers in which every sample checks. In this time a runtime at work beside a program
-spares the pod; later it does not, because a program could have a runtime's name."""
+"""Time after a change of containers in which every sample checks a pod that is not made (`is_made`), and any pod if
+inotify does not report new containers. In this time a runtime at work beside a program spares the pod; later it does
+not, because a program could have a runtime's name."""
 _LITTLE_BYTES = 32 << 20
 """A pod with more memory than this has a program, regardless of the names of its processes. runc's copy of itself takes
 some 15 MiB."""
@@ -185,11 +186,13 @@ def _check(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
                 tracked.pod = replace(tracked.pod, memory_max_bytes=tracked.read_limit(at_ns))
     if no_program is not tracked.pod.no_program:
         tracked.pod = replace(tracked.pod, no_program=no_program)
-    # A new pod is checked at each sample. An older one rests: an event reports its next container.
-    rests = not is_new and watched and (inside is None or not inside.runtime)
+    # An older pod rests, and one that is made: an event reports its next container.
+    rests = watched and (inside is None or not inside.runtime)
+    if is_new:
+        rests = rests and inside is not None and inside.program and is_made(tracked.cgroup) is True
     is_expected = at_ns - signs.since_ns < CREATING_S * NS_PER_S  # a runtime can hang for ever
     tracked.expects_program = no_program and not rests and is_expected
-    if not is_new:
+    if rests or not is_new:
         interval_ns = _WATCHED_INTERVAL_NS if rests else _INTERVAL_NS
         tracked.check_at_ns = at_ns + interval_ns if no_program else NEVER_NS
     return inside is not None and inside.program

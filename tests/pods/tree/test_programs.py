@@ -243,6 +243,38 @@ def test_a_pod_in_which_a_runtime_works_beside_a_program_is_spared_for_a_while(
 
 
 @pytest.mark.parametrize(
+    ("inside", "made", "watched", "rests"),
+    [
+        pytest.param(PROGRAM, True, True, True, id="made"),
+        pytest.param(PROGRAM, True, False, False, id="without-inotify"),
+        pytest.param(PROGRAM, False, True, False, id="another-container-is-being-made"),
+        pytest.param(BOTH, True, True, False, id="a-runtime-beside-the-program"),
+        pytest.param(SANDBOX, None, True, False, id="no-container-yet"),
+    ],
+)
+def test_a_new_pod_is_checked_in_each_sample_until_it_is_made(
+    fake: FakeTree, tree: PodTree, monkeypatch: Patch, inside: Inside, made: bool | None, watched: bool, rests: bool
+) -> None:
+    checks: list[str] = []
+
+    def inspect(cgroup: Cgroup) -> Inside:
+        checks.append(cgroup.path)
+        return inside
+
+    monkeypatch.setattr(programs, "inspect_pod", inspect)
+    monkeypatch.setattr(programs, "is_made", lambda _: made)
+    tree.refresh(0)
+    fake.add_pod("web-0")
+    (tracked,) = tree.refresh(S)[0]
+    for at_ns in (2 * S, 3 * S, 4 * S):  # a runtime spares the pod for SPARED_S
+        tree.check_programs(at_ns, watched=watched)
+    assert len(checks) == (1 if rests else 3)
+    tree.note_container_change(tracked, 5 * S)
+    tree.check_programs(6 * S, watched=watched)
+    assert len(checks) == (2 if rests else 4), "an event reports its next container"
+
+
+@pytest.mark.parametrize(
     ("waits", "watched", "seconds"),
     [
         pytest.param(RUNTIME, True, 1, id="a-runtime-works"),
