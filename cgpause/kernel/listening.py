@@ -38,6 +38,8 @@ _TRIES = 16
 """Most processes of a pod that one check reads."""
 _TRIES_EACH = 4
 """Most processes of one container that `inspect_pod` reads: while a runtime makes it, it has only the runtime's."""
+_SNMP_BYTES = 32 << 10
+"""Largest part of net/snmp that is read: 512 counters of ICMP types, of up to 20 digits, come before those of TCP."""
 _SANDBOX = "pause"
 _VIRTUAL = re.compile(r"qemu-|cloud-hyperviso|firecracker|virt-launcher|containerd-shim")
 """Names of processes of a virtual machine or its shim in a pod's cgroup (Kata, KubeVirt)."""
@@ -137,9 +139,9 @@ def refused_connections(pod: Cgroup) -> int | None:
     for pid in islice(_pids(pod), _TRIES):
         if _is_runtime(pid, _text(pid, "comm")):  # it may still be in the host's network
             continue
-        lines = _text(pid, "net/snmp", 8192).splitlines()
+        lines = _text(pid, "net/snmp", _SNMP_BYTES).splitlines()
         rows = [line.split() for line in lines if line.startswith("Tcp:")]
-        if len(rows) == 2 and "OutRsts" in rows[0]:
+        if len(rows) == 2 and len(rows[0]) == len(rows[1]) and "OutRsts" in rows[0]:
             return int(rows[1][rows[0].index("OutRsts")])
     return None
 

@@ -120,6 +120,29 @@ def test_a_runtime_at_work_is_not_asked(node: Node, monkeypatch: Patch, name: st
     assert node.ask(refused_connections) == (7 if answer else None)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("Tcp: RtoAlgorithm OutRsts\nTcp: 1\n", id="cut-in-the-values"),
+        pytest.param("Tcp: RtoAlgorithm OutRsts\n", id="cut-before-the-values"),
+        pytest.param("Tcp: RtoAlgorithm\nTcp: 1\n", id="no-such-counter"),
+        pytest.param("", id="empty"),
+    ],
+)
+def test_a_table_that_is_not_whole_says_nothing(node: Node, text: str) -> None:
+    (node.add_process(10, "job", at=GOOD) / "snmp").write_text(text)
+    assert node.ask(refused_connections) is None
+
+
+def test_refused_connections_come_after_all_counters_of_icmp(node: Node) -> None:
+    """A container with CAP_NET_RAW, which runtimes give by default, can send packets of all 256 types."""
+    names = [f"{way}Type{number}" for way in ("In", "Out") for number in range(256)]
+    icmp = f"IcmpMsg: {' '.join(names)}\nIcmpMsg: {' '.join(['18446744073709551615'] * 512)}\n"
+    net = node.add_process(10, "job", at=GOOD)
+    (net / "snmp").write_text(f"{icmp}Tcp: RtoAlgorithm OutRsts\nTcp: 1 7\n")
+    assert node.ask(refused_connections) == 7
+
+
 def test_cri_o_s_monitor_in_the_pod_is_not_asked(node: Node) -> None:
     """It is a process of the host's network, in which kubelet listens."""
     node.add_process(9, "conmon", ipv4=LISTENING, at=f"crio-conmon-{'b' * 64}.scope")
