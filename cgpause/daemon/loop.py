@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 _DETAILS_NS = NS_PER_S
 """Interval of `PodTree.read_details`."""
 _DETAILS_SOON_NS = NS_PER_S // 10
-"""The same if more than 1/512 of the capacity has gone since: a pod with much page cache may have taken it, and nothing
-else shows the growth of such a pod."""
+"""Interval of `read_details` with `only_stat` if more than 1/512 of the capacity has gone since the last one: a pod
+with much page cache may have taken it, and nothing else shows the growth of such a pod."""
 _IDLE_S = 0.01
 """Pause after inotify events without a meaning: a container that owns its cgroup can cause any number of them, and the
 daemon would take a CPU."""
@@ -194,7 +194,8 @@ class Loop:
         moving = None if details or config.policy is not Policy.RESERVE else self.state.reserve.growths.moving
         sample = self.sampler.sample(at_ns, late_ns=late_ns, cost_ns=self._cost_ns, moving=moving)
         if details:
-            is_early, begun_ns = at_ns - sample.read_at_ns < _DETAILS_NS, time.thread_time_ns()
+            is_early = at_ns - self.intake.tree.read_fully_at_ns < _DETAILS_NS
+            begun_ns = time.thread_time_ns()
             self._details_bytes = sample.headroom.available_bytes
             sample = self.sampler.add_details(sample, only_stat=is_early)
             details_ns = 0 if is_early else time.thread_time_ns() - begun_ns
@@ -206,11 +207,11 @@ class Loop:
         return sample, decision
 
     def _are_details_due(self, at_ns: int) -> bool:
-        age_ns = at_ns - self.intake.tree.read_at_ns
-        if age_ns >= _DETAILS_NS or self.headroom is None:
+        tree = self.intake.tree
+        if at_ns - tree.read_fully_at_ns >= _DETAILS_NS or self.headroom is None:
             return True
         gone_bytes = self._details_bytes - self.headroom.available_bytes
-        return age_ns >= _DETAILS_SOON_NS and gone_bytes > self.headroom.capacity_bytes >> 9
+        return at_ns - tree.read_at_ns >= _DETAILS_SOON_NS and gone_bytes > self.headroom.capacity_bytes >> 9
 
     def _brake(self, headroom: Headroom, at_ns: int) -> None:
         current_bytes, wakes = self.sampler.kubepods.current_bytes, self.intake.psi.on_kubepods

@@ -73,6 +73,8 @@ class PodTree:
         """The ends of pods and killed containers for the next decision; the loop clears them after it."""
         self.read_at_ns = 0
         """Time of the last `read_details`; 0: never."""
+        self.read_fully_at_ns = 0
+        """The same without `only_stat`."""
         self.classifier = Classifier(self.pods, kinds or Kinds())
         self.programs = Programs(self.pods, self.classifier, self.is_word_unread, self.request_word_again)
         self.words = words or OwnWords(root)
@@ -287,6 +289,8 @@ class PodTree:
         keeps its last values.
         """
         self.read_at_ns = at_ns
+        if not only_stat:
+            self.read_fully_at_ns = at_ns
         has_cpu = self.config.reserve.sacrifice  # only sacrifices use the CPU time
         wants_cpu = has_cpu and not only_stat
         for tracked in self.pods.values():

@@ -40,6 +40,7 @@ from cgpause.pods.follow import Follower
 from cgpause.pods.refresh_times import RefreshTimes
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tracked import SPARED_S, TrackedPod
+from cgpause.pods.tree import PodTree
 from cgpause.policy.decide import State
 from cgpause.policy.schedule import Quiet, Schedule
 from cgpause.telemetry.learned import Learned
@@ -193,9 +194,30 @@ def test_details_are_read_sooner_while_headroom_goes(node: Node, after_ms: int, 
     """Of a pod with much page cache nothing else shows growth. An interval is a second; 8 MiB are 1/512 of 4 GiB."""
     loop = node.loop
     loop.headroom = Headroom(8 << 30, 6 << 30, 4 << 30, 1 << 30)
-    loop.intake.tree.read_at_ns = START_NS
+    loop.intake.tree.read_at_ns = loop.intake.tree.read_fully_at_ns = START_NS
     loop._details_bytes = loop.headroom.available_bytes + (gone_mib << 20)
     assert loop._are_details_due(START_NS + after_ms * S // 1000) is due
+
+
+def test_which_pods_listen_is_read_once_a_second_also_while_headroom_goes(
+    bench: Bench, node: Node, monkeypatch: Patch
+) -> None:
+    read = PodTree.read_details
+    full: list[float] = []
+    early: list[float] = []
+
+    def read_details(tree: PodTree, at_ns: int, *, only_stat: bool) -> None:
+        (early if only_stat else full).append((at_ns - START_NS) / S)
+        read(tree, at_ns, only_stat=only_stat)
+
+    monkeypatch.setattr(PodTree, "read_details", read_details)
+    for number in range(21):
+        (bench.fake.kubepods / "memory.current").write_text(f"{(2000 + 20 * number) << 20}\n")
+        node.loop.schedule = node.loop.schedule._replace(tight=True)
+        node.loop.tick(Changes(), urgent=True, stopping=False)
+        node.ns += S // 5
+    assert full == [0, 1, 2, 3, 4]
+    assert early == [0.4, 0.8, 1.4, 1.8, 2.4, 2.8, 3.4, 3.8]
 
 
 def test_a_sample_has_the_time_at_which_memory_is_read(bench: Bench, node: Node, monkeypatch: Patch) -> None:
