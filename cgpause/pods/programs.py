@@ -172,6 +172,8 @@ def _check(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
     if at_ns < tracked.check_at_ns or at_ns < tracked.pod.spared_until_ns:
         return False
     is_new = signs.started_ns != 0 and at_ns - signs.started_ns < _NEW_NS
+    # First: the readings below, among them the limits, then see what is made, and an event reports what is not.
+    made = is_new and watched and is_made(tracked.cgroup) is True
     inside = inspect_pod(tracked.cgroup)
     if inside is None:  # it has no process, or they belong to a hidden namespace
         no_program = is_populated(tracked.cgroup) is False
@@ -187,15 +189,14 @@ def _check(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
     if no_program is not tracked.pod.no_program:
         tracked.pod = replace(tracked.pod, no_program=no_program)
     # An older pod rests, and one that is made: an event reports its next container.
-    rests = watched and (inside is None or not inside.runtime)
-    if is_new:
-        rests = rests and inside is not None and inside.program and is_made(tracked.cgroup) is True
+    has_program = inside is not None and inside.program
+    rests = watched and (inside is None or not inside.runtime) and (not is_new or (made and has_program))
     is_expected = at_ns - signs.since_ns < CREATING_S * NS_PER_S  # a runtime can hang for ever
     tracked.expects_program = no_program and not rests and is_expected
     if rests or not is_new:
         interval_ns = _WATCHED_INTERVAL_NS if rests else _INTERVAL_NS
         tracked.check_at_ns = at_ns + interval_ns if no_program else NEVER_NS
-    return inside is not None and inside.program
+    return has_program
 
 
 def _containers_use_little(pod: Cgroup) -> bool:
