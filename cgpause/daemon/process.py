@@ -13,7 +13,6 @@ import os
 import select
 import signal
 import time
-from contextlib import suppress
 from dataclasses import replace
 
 from cgpause import __version__
@@ -118,6 +117,8 @@ class Daemon:
             release=lambda: self._resume_all("memory cannot be read", Result.BLIND),
         )
         self._stop = self._reload = False
+        self._left_outdated = False
+        """Whether `_end_outdated` has left a pause because another process works on its pod."""
 
     def run(self) -> int:
         """Run until a signal stops the daemon; return 0, 1 after a failure, or 6 if something was not restored."""
@@ -129,6 +130,9 @@ class Daemon:
                 if self._reload:
                     self._reload = False
                     self._load_config()
+                    urgent = True
+                elif self._left_outdated:
+                    self._end_outdated()
                     urgent = True
                 self._loop.tick(changes, urgent=urgent, stopping=self._stop)
         except Exception:  # a bug, or a node without resources: in any case the daemon must not leave a pod paused
@@ -210,13 +214,17 @@ class Daemon:
 
         The policies compute with the mechanism and the quota of the configuration.
         """
-        stretches = dict(self._loop.state.stretches)
+        stretches, self._left_outdated = dict(self._loop.state.stretches), False
         for tracked in filter(self._is_outdated, self._tree.pods.values()):
             key = tracked.pod.cgroup
-            with suppress(BusyError, CgroupGoneError):
+            try:
                 self._actuator.resume(tracked, "the configuration has changed", Result.OPERATOR)
                 if key in stretches:  # as by the policy, or it could not be paused again for min_run_s
                     stretches[key] = replace(stretches[key], resumed_by_policy=True)
+            except CgroupGoneError:
+                pass
+            except BusyError:
+                self._left_outdated = True
         self._loop.state = self._loop.state._replace(stretches=stretches)
 
     def _is_outdated(self, tracked: TrackedPod) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers.daemons import GIB, HIGH, NO_SACRIFICE, PAUSED, QUICK, Running, Start, pause_web
 from helpers.ledgers import high_state
-from helpers.trees import FakeTree, cpu_max, make_uid, pause_pod, records_left, wait_until
+from helpers.trees import FakeTree, cpu_max, lock_held, make_uid, pause_pod, records_left, wait_until
 
 from cgpause.core.model import Mechanism, Owner
 
@@ -136,6 +136,23 @@ def test_reload_with_another_kind_of_pause_ends_those_of_the_daemon(tree: FakeTr
     daemon.wait_for_log(RENEWED)
     assert daemon.log.count(RENEWED) == 1
     assert cpu_max(by_hand) == PAUSED
+
+
+def test_a_pause_that_another_process_keeps_at_the_reload_ends_after_it(tree: FakeTree, start: Start) -> None:
+    pods = [tree.add_pod(name, 64 << 20, memory_max=str(GIB)) for name in ("web", "db")]
+    for pod in pods:
+        pause_pod(tree.root, pod)
+    tree.set_used(HIGH)
+    batch = '[[pods]]\nmatch = "*/*"\nclass = "batch"\n'
+    daemon = start(batch)
+    wait_until(lambda: [cpu_max(pod) for pod in pods].count(PAUSED) == 1, "the first pod to go on")
+
+    with lock_held(pods[0]), lock_held(pods[1]):
+        daemon.reload(f'mechanism = "freeze"\n{batch}')
+        daemon.wait_for_log("configuration reloaded")
+        assert RENEWED not in daemon.log
+
+    daemon.wait_for_log(RENEWED)
 
 
 def test_the_watermark_policy_would_not_pause_all_of_them_again(tree: FakeTree, start: Start) -> None:
