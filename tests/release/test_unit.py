@@ -72,6 +72,11 @@ def test_systemd_finds_nothing_to_complain_about(unit_here: Path) -> None:
     assert analyze("verify", "--man=no", unit_here) == ""
 
 
+def test_the_daemon_starts_again_whatever_kubelet_does() -> None:
+    """Ordered behind k3s.service, its start would wait while that unit starts, without end if its datastore is down."""
+    assert [key for key, _ in directives() if key in {"After", "Requires", "Requisite", "BindsTo", "PartOf"}] == []
+
+
 def test_exposure_is_as_low_as_the_job_allows(unit_here: Path) -> None:
     # The job needs the remaining exposure (root, cgroup files, /proc); the unit explains it. Of a unit
     # file systemd 252 says 2.3, of the loaded unit 2.1.
