@@ -36,6 +36,13 @@ def test_uninstall_resumes_manual_pauses_and_removes_all_but_configuration_and_h
     assert (STATE / "history.jsonl").exists()
 
 
+def test_uninstall_ends_also_if_somebody_has_removed_the_unit_file() -> None:
+    link = UNIT.parent / "multi-user.target.wants" / UNIT.name
+    link.symlink_to(UNIT)
+    install("--uninstall")
+    assert not os.path.lexists(link)
+
+
 def test_uninstall_again_is_no_error_and_purge_takes_those_too() -> None:
     install("--uninstall")
     assert CONFIG.exists()
