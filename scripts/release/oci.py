@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lab.vm.apt_source import apt_options, host_source
+from lab.vm.apt_source import apt_options, host_source, security_source
 from lab.vm.host import REPO, LabError, cache_dir, run_tool, say
 
 from release.deb import DEBIAN, build_package, source_epoch
@@ -49,7 +49,12 @@ def make_root(tarball: Path, package: Path, epoch: int, arch: str) -> None:
     Raises:
         ToolError, LabError: the mirror is unknown or unreachable, or this host cannot run programs of `arch`.
     """
-    source = replace(host_source()[0], suite=SUITE)
+    sources = [replace(host_source()[0], suite=SUITE)]
+    security = security_source()
+    if security is None:
+        say("this host has no apt source of security updates: the image will have none of them")
+    else:
+        sources.append(replace(security, suite=f"{SUITE}-security"))
     unpack = (
         f'cp {shlex.quote(str(package))} "$1/cgpause.deb" && chroot "$1" dpkg -i /cgpause.deb && rm "$1/cgpause.deb"'
         ' && chroot "$1" cgpause --version'  # it runs on this architecture
@@ -67,9 +72,9 @@ def make_root(tarball: Path, package: Path, epoch: int, arch: str) -> None:
             *(f"--dpkgopt={option}" for option in DPKG_OPTIONS),
             f"--customize-hook={unpack}",
             f"--customize-hook={clean}",
-            source.suite,
+            SUITE,
             tarball,
-            source.line(),
+            *(source.line() for source in sources),
         ],
         env={**os.environ, "SOURCE_DATE_EPOCH": str(epoch)},
     )

@@ -45,15 +45,30 @@ def apt_options() -> list[str]:
 
 def host_source() -> tuple[AptSource, str]:
     """Return this host's apt source and its architecture; raise LabError if it has none."""
-    arch = run_tool(["dpkg", "--print-architecture"]).strip()
-    codename = platform.freedesktop_os_release().get("VERSION_CODENAME", "sid")
+    codename = _codename()
     # The source of the release itself: not of the updates, security or backports.
-    wanted = ("Created-By: Packages", "Origin: Debian", f"Codename: {codename}", "Component: main")
-    found = run_tool(["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE) $(SOURCESENTRY)", *wanted])
-    if not found:
+    found = _source(codename)
+    if found is None:
         raise LabError(
             f"no apt source for Debian {codename} main on this host: the test bed builds its guest from the host's "
             "own sources (Debian only; is `apt-get update` due?)"
         )
+    return found, run_tool(["dpkg", "--print-architecture"]).strip()
+
+
+def security_source() -> AptSource | None:
+    """Return this host's apt source of security updates; None if it has none."""
+    return _source(f"{_codename()}-security")
+
+
+def _codename() -> str:
+    return platform.freedesktop_os_release().get("VERSION_CODENAME", "sid")
+
+
+def _source(codename: str) -> AptSource | None:
+    wanted = ("Created-By: Packages", "Origin: Debian", f"Codename: {codename}", "Component: main")
+    found = run_tool(["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE) $(SOURCESENTRY)", *wanted])
+    if not found:
+        return None
     site, suite, entry = found.splitlines()[0].split(" ", 2)
-    return AptSource(site, suite, _keyring_of(Path(entry.rpartition(":")[0]), site)), arch
+    return AptSource(site, suite, _keyring_of(Path(entry.rpartition(":")[0]), site))
