@@ -172,7 +172,7 @@ def _check(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
     if at_ns < tracked.check_at_ns or at_ns < tracked.pod.spared_until_ns:
         return False
     is_new = signs.started_ns != 0 and at_ns - signs.started_ns < _NEW_NS
-    # First: the readings below, among them the limits, then see what is made, and an event reports what is not.
+    # Asked before the rest: where a container gets its program in between, the pod is not made yet, and does not rest.
     made = is_new and watched and is_made(tracked.cgroup) is True
     inside = inspect_pod(tracked.cgroup)
     if inside is None:  # it has no process, or they belong to a hidden namespace
