@@ -81,6 +81,17 @@ def test_a_job_that_fits_nowhere_waits_and_so_do_those_behind_it() -> None:
     assert [pod.waiting_s for pod in (large, larger, small)] == [0, pytest.approx(5, abs=0.01), larger.waiting_s]
 
 
+@pytest.mark.parametrize("config", [None, Config()], ids=["none", "reserve"])
+def test_a_node_may_have_more_than_a_terabyte(config: Config | None) -> None:
+    half = 1 << 39
+    pods = [SimPod(str(number), lambda: iter([fill(half)]), limit_bytes=half + MIB) for number in range(4)]
+    node = SimNode(pods, config=config, kubepods_max_bytes=5 * half, cpus=4)
+    node.run(400)
+    assert [pod.finished_s is not None for pod in pods] == [True] * 4
+    assert node.oom_kills == 0
+    assert not any(node.pause_spans(pod) for pod in pods)
+
+
 def test_no_time_passes_after_the_last_job() -> None:
     service = SimPod("service", lambda: iter([Step(cpu_s=99)]), request_bytes=60 * MIB, lasts_s=20.0)
     nodes = [SimNode([], config=None) for _ in range(2)]

@@ -31,7 +31,7 @@ from cgpause.offline.simulate.kubelet import oom_score_adj
 from cgpause.offline.simulate.pods import RECLAIM_S, Probe, SimPod
 
 _NODE_BYTES = 1 << 40
-"""Memory of a node without a limit on kubepods: more than any pods take."""
+"""Memory of a node, unless kubepods may have more; pods on a node without a limit on kubepods never take so much."""
 _REMOVE_S = 0.5
 """Longest time from the kill of a container to the removal of its cgroup."""
 _OOM_SCORE_ADJ = {QosClass.BURSTABLE: 500, QosClass.BEST_EFFORT: 1000}
@@ -57,7 +57,8 @@ class SimNode:
         self.admitted: dict[SimPod, None] = {}
         """Present and admitted pods, in order."""
         self.gone: list[SimPod] = []
-        capacity_bytes = _NODE_BYTES if kubepods_max_bytes is None else min(_NODE_BYTES, kubepods_max_bytes)
+        self._node_bytes = max(_NODE_BYTES, kubepods_max_bytes or 0)
+        capacity_bytes = kubepods_max_bytes or self._node_bytes
         throttled_cpus = min((config or Config()).throttle.cpus, 1.0)  # a pod is one thread
         self.engine = Engine(
             self, cpus=cpus, capacity_bytes=capacity_bytes, throttled_cpus=throttled_cpus, reclaim_s=reclaim_s
@@ -100,8 +101,8 @@ class SimNode:
             # The kernel returns advance charges before it reclaims or kills.
             used = min(used + sum(pod.charged_bytes for pod in self.pods), self.engine.capacity_bytes)
         return Headroom(
-            node_total_bytes=_NODE_BYTES,
-            node_available_bytes=int(_NODE_BYTES - used),
+            node_total_bytes=self._node_bytes,
+            node_available_bytes=int(self._node_bytes - used),
             kubepods_max_bytes=self.kubepods_max_bytes,
             kubepods_used_bytes=int(used),
         )
