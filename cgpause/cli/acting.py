@@ -53,10 +53,11 @@ def pause_each(
             force=force,
             dry_run=dry_run,
         )
-        code = _each(given, refs, tree, pause)
-        if for_s is not None and done:
-            typer.echo(f"note: {_who_ends(find_daemon(tree.root).state)}", err=True)
-    return code
+        try:
+            return _each(given, refs, tree, pause)
+        finally:  # also after Ctrl-C, for the pods before it
+            if for_s is not None and done:
+                typer.echo(f"note: {_who_ends(find_daemon(tree.root).state)}", err=True)
 
 
 def _who_ends(daemon: DaemonState) -> str:
@@ -104,19 +105,20 @@ def resume_all(given: Globals, *, dry_run: bool) -> Exit:
     root = given.root()
     if dry_run:
         return _rehearse_all(given, root)
-    outcomes = restore_all(root)
-    labels = _labels(given, [outcome.path for outcome in outcomes])
-    for label, outcome in zip(labels, outcomes, strict=True):
-        if outcome.error is None:
-            typer.echo(f"{label} {byhand.describe_resume(outcome.resumed)}")
-        else:
-            typer.echo(f"cgpause: {said(outcome.error)}", err=True)
-    if not outcomes:
-        typer.echo("nothing is paused")
-    # Last, as a write may wait for a disk.
-    names = read_names(given.log_dir).pods if outcomes else {}
-    for event in events(outcomes, names, f"cgpause resume --all by {byhand.user()}", Result.OPERATOR):
-        _note(given, event)
+    with _uninterrupted():
+        outcomes = restore_all(root)
+        labels = _labels(given, [outcome.path for outcome in outcomes])
+        for label, outcome in zip(labels, outcomes, strict=True):
+            if outcome.error is None:
+                typer.echo(f"{label} {byhand.describe_resume(outcome.resumed)}")
+            else:
+                typer.echo(f"cgpause: {said(outcome.error)}", err=True)
+        if not outcomes:
+            typer.echo("nothing is paused")
+        # Last, as a write may wait for a disk.
+        names = read_names(given.log_dir).pods if outcomes else {}
+        for event in events(outcomes, names, f"cgpause resume --all by {byhand.user()}", Result.OPERATOR):
+            _note(given, event)
     return Exit.NOT_RESTORED if any(outcome.error is not None for outcome in outcomes) else Exit.DONE
 
 
@@ -171,7 +173,7 @@ def _noted_at_the_end(given: Globals) -> Iterator[list[Event]]:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Let a signal that ends or stops the command take effect after the block: a pod is never left paused unreported.
+    """Let a signal that ends or stops the command take effect after the block: no pod is paused or resumed unreported.
 
     A mask of the signals would not do: the kernel would pass them to a thread that reads the pods' own words.
     """

@@ -7,6 +7,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.commandline import THROTTLED, Patch, S, frozen, invoke, place, record_of, run, snapshot, with_config
@@ -290,6 +291,22 @@ def test_an_interruption_comes_after_a_pod_and_never_amid_its_writes(
     assert len(history.read_text().splitlines()) == 3 - left
     assert (done.exit_code, after) == (130 if left else 0, default)
     assert seen == ([] if left else [[throttled, throttled, running]])
+
+
+def test_after_an_interruption_it_says_whether_the_pauses_end_by_themselves(tree: FakeTree, monkeypatch: Patch) -> None:
+    for name in "ab":
+        tree.add_pod(name)
+    said = byhand.pause
+
+    def interrupted(*args: Any, **options: Any) -> str:  # noqa: ANN401
+        os.kill(os.getpid(), signal.SIGTERM)
+        return said(*args, **options)
+
+    monkeypatch.setattr(byhand, "pause", interrupted)
+    done = CliRunner().invoke(app, [*place(tree), "pause", "a", "b", "--for", "10m"])
+    assert done.exit_code == 130
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["default/a"]
+    assert "note: a running daemon ends the pause" in done.stderr
 
 
 def test_a_signal_that_is_ignored_interrupts_nothing(tree: FakeTree, web: Path, monkeypatch: Patch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from helpers.commandline import THROTTLED, invoke, run, with_config
@@ -13,6 +14,7 @@ from helpers.trees import FakeTree, cpu_max, damage, pause_pod
 from cgpause.cli import byhand
 from cgpause.core.errors import Exit
 from cgpause.core.model import CpuMax, Owner
+from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import high
 
 
@@ -48,6 +50,32 @@ def test_resume_all_names_the_pods(tree: FakeTree) -> None:
 
     assert run(tree, "resume", "--all", "--dry-run").stdout == "default/web would be resumed\n"
     assert run(tree, "resume", "--all").stdout == "default/web resumed: cpu.max 50000 100000\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP])
+def test_an_interruption_comes_after_the_report(tree: FakeTree, monkeypatch: Patch, number: signal.Signals) -> None:
+    pods = [tree.add_pod(name, cpu_max="50000 100000") for name in "abc"]
+    for pod in pods:
+        pause_pod(tree.root, pod, Owner.MANUAL)
+    history = tree.folder / "state" / "history.jsonl"
+    history.parent.mkdir()
+    write, came = Cgroup.write, list[int]()
+
+    def interrupted(cgroup: Cgroup, name: str, value: str) -> None:
+        if cgroup.path == str(pods[1]) and name == "cpu.max":
+            os.kill(os.getpid(), number)
+        write(cgroup, name, value)
+
+    monkeypatch.setattr(Cgroup, "write", interrupted)
+    before = signal.signal(number, lambda *_: came.append(len(history.read_text().splitlines())))
+    try:
+        done = run(tree, "--state-dir", str(history.parent), "resume", "--all")
+    finally:
+        signal.signal(number, before)
+
+    assert [cpu_max(pod) for pod in pods] == ["50000 100000"] * 3
+    assert sorted(line.split()[0] for line in done.stdout.splitlines()) == ["default/a", "default/b", "default/c"]
+    assert came == [3], "after all of it is recorded"
 
 
 @pytest.mark.parametrize("refs", [["web"], ["--all"]], ids=" ".join)
