@@ -120,7 +120,9 @@ def write(given: Globals, options: list[str], file: str, *, keep_names: bool) ->
     Raises:
         KernelWriteError: the file exists already, or cannot be written; no partial file remains.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or a partial file would remain
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, signal.default_int_handler)  # or a partial file would remain
     try:
         # First, so that a wrong path fails before the parts are collected. O_EXCL also refuses a link.
         fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

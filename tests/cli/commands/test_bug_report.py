@@ -217,12 +217,12 @@ def test_a_full_disk_leaves_no_half_a_file(tree: FakeTree, monkeypatch: Patch) -
     assert not (tree.folder / "report.tar.gz").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_leaves_no_half_a_file_and_ends_the_commands(number: int, tree: FakeTree) -> None:
     began, file = tree.folder / "began", tree.folder / "report.tar.gz"
     env = programs(tree.folder / "bin", systemctl=f"echo $$ > {began}.new; mv {began}.new {began}; sleep 600; true")
     # A shell's background job, such as these tests may be, has SIGINT ignored.
-    command = ["env", "--default-signal=INT", *argv(tree, "bug-report", str(file))]
+    command = ["env", "--default-signal=INT,HUP", *argv(tree, "bug-report", str(file))]
     with subprocess.Popen(command, env={**os.environ, **env}, stderr=subprocess.DEVNULL) as report:
         wait_until(began.exists, "the first systemctl")
         assert file.exists()
