@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,15 +21,15 @@ from rich.text import Text
 
 @contextmanager
 def bar(name: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar until the block ends, and let SIGTERM raise KeyboardInterrupt; yield the function that adds items."""
+    """Show a bar until the block ends; yield the function that adds items."""
     if not sys.stderr.isatty():
         yield lambda _count: None
         return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or the cursor would stay hidden
     console = Console(stderr=True, markup=False, highlight=False, emoji=False)
     named = TextColumn("{task.description}", markup=False)
     columns = (named, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), Left())
     with Progress(*columns, console=console, transient=True) as progress:
+        console.show_cursor()  # or it would stay hidden after a signal that ends or stops the command
         task = progress.add_task(name, total=total)
         yield lambda count: progress.advance(task, count)
 

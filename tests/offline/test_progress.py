@@ -34,6 +34,10 @@ def test_a_terminal_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None
     text = drawn(monkeypatch, Terminal())
     assert "[jobs] " in text
     assert " 7/12" in text
+    hidden, _, shown = text.partition("\x1b[?25h")
+    assert "\x1b[?25l" in hidden
+    assert "7/12" not in hidden, "a signal may end the command at any time"
+    assert "\x1b[?25l" not in shown
 
 
 def test_what_is_left_of_the_time_is_told_once_it_is_known() -> None:
