@@ -18,7 +18,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -72,6 +72,8 @@ def run_trial(trial: Trial, worker: Path) -> dict[str, Any]:
     load = trial.load
     say(f"{trial.name}, {trial.arm}, seed {trial.seed}: {load.count} jobs on {load.capacity_bytes / MIB:.0f} MiB")
     names: dict[str, str] = {}
+    lasting_names = {job.name for job in load.lasting}
+    lasting: list[Path] = []
     ticks = itertools.count(1)
     with ExitStack() as stack:
         parent, folder = stack.enter_context(own_bed("stock"))
@@ -83,6 +85,8 @@ def run_trial(trial: Trial, worker: Path) -> dict[str, Any]:
             namespaces.on_event(event)
             if event.kind is EventKind.ADMITTED:
                 names[event.pod.uid] = event.job.name
+                if event.job.name in lasting_names:
+                    lasting.append(tree.pod_path(event.pod))
             elif event.kind is EventKind.FINISHED and event.job.name in load.followers:
                 jobs.submit(*namespaces.jobs([load.followers[event.job.name]]))
 
@@ -103,17 +107,29 @@ def run_trial(trial: Trial, worker: Path) -> dict[str, Any]:
         jobs.launch(namespaces.jobs(load.lasting))
         log = folder / "cgpause.log"
         daemon: Watcher = Nobody() if trial.arm == NONE else stack.enter_context(_daemon(parent, tree, folder, log))
-        begun_cpu_s = daemon.cpu_s
+        begun_cpu_s, begun_bytes = daemon.cpu_s, _read_bytes(lasting)
         outcome = jobs.run(namespaces.jobs(load.jobs), timeout_s=trial.timeout_s)
-        cpu_s = daemon.cpu_s - begun_cpu_s
+        cpu_s, read_bytes = daemon.cpu_s - begun_cpu_s, _read_bytes(lasting) - begun_bytes
         if daemon.stop():
             raise LabError(f"the daemon ended badly:\n{tail(log)}")
         result = summarize(trial, outcome, names, daemon.read_log().ended_pauses)
-        result["daemon_cpu_s"] = round(cpu_s, 2)
+        result |= {"daemon_cpu_s": round(cpu_s, 2), "lasting_read_mib": round(read_bytes / MIB)}
         if services is not None:
             result |= {"service_restarts": services.restarts, "probe_restarts": services.probes.kills}
     say(json.dumps(result))
     return result
+
+
+def _read_bytes(pods: Iterable[Path]) -> int:
+    """Return the bytes that the processes of these pods have read so far, and their children that have ended."""
+    found = 0
+    for pod in pods:
+        for procs in pod.rglob("cgroup.procs"):
+            for pid in procs.read_text().split():
+                with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended: its parent has its count
+                    fields = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
+                    found += int(fields["rchar"])
+    return found
 
 
 def _daemon(parent: Path, tree: Kubepods, folder: Path, log: Path) -> DaemonProcess:
