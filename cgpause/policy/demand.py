@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from cgpause.core.clock import NS_PER_S
@@ -256,6 +257,7 @@ def _amounts(growth: Growth, limit: int | None, claim: float, peaks: tuple[int, 
     return max(most - used, used >> 4), 0.0, _PEAKS
 
 
+@lru_cache(maxsize=1024)  # near the limit it is asked of the same peaks at each sample
 def ceiling_bytes(peaks: tuple[int, ...], *, limited: bool) -> float:
     """Return the use that the next peak of a workload will hardly exceed, in bytes; `peaks` are its known ones.
 

@@ -284,14 +284,16 @@ def _grow(old: Growth, used: int, low: int, surge_ns: int, interval: _Interval) 
         # Until now too much of it was page cache: it has grown since the last reading, not only in this interval.
         elapsed_ns = max(interval.sample.at_ns - max(interval.since.read_at_ns, old.started_ns), SHORTEST_NS)
         weights = _weights(elapsed_ns)
-    counted = grown if grown > 0 and surge > noise else 0
-    flow, squares = _average(old.flow, old.squares, counted, weights)
+    kept, share, steps = weights
+    flow, squares = kept * old.flow, kept * old.squares
     grew = grown > noise
-    if counted:
+    if grown > 0 and surge > noise:
+        by_second = share * grown
+        flow, squares = flow + by_second, squares + by_second * grown / steps
         slow_ns = surge_ns if surge_ns > NS_PER_S else NS_PER_S
         latest = grown * NS_PER_S / elapsed_ns if grew else (surge - noise) * NS_PER_S / slow_ns
         rate = latest if latest > rate else rate
-    return _remembered(rate), flow, squares, grew
+    return (rate if rate >= FORGOTTEN_RATE else 0.0), flow, squares, grew
 
 
 def _remembered(rate: float) -> float:
