@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import active_children, get_context, parent_process
 from typing import TypeVar
@@ -33,7 +33,7 @@ def do_all(
     `on_done` is called for each finished task, in any order.
 
     Raises:
-        HostError: a process was killed.
+        HostError: a process was killed, or could not be started.
     """
     if processes <= 1:
         found = []
@@ -41,10 +41,15 @@ def do_all(
             found.append(work(task))
             on_done(task)
         return found
-    # A fork would copy the locks of other threads, and the progress bar is a thread.
-    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_begin)
+    pool: ProcessPoolExecutor | None = None
+    begun: dict[Future[Found], Task] = {}
     try:
-        begun = {pool.submit(work, task): task for task in tasks}
+        try:
+            # A fork would copy the locks of other threads, and the progress bar is a thread.
+            pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_begin)
+            begun = {pool.submit(work, task): task for task in tasks}
+        except OSError as e:
+            raise HostError(f"cannot start {processes} processes: {e.strerror}; try again with fewer --jobs") from e
         for done in as_completed(begun):
             done.result()
             on_done(begun[done])
@@ -58,7 +63,8 @@ def do_all(
             child.terminate()
         raise
     finally:
-        pool.shutdown(cancel_futures=True)
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
 
 
 def _begin() -> None:

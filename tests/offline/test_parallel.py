@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -49,6 +51,25 @@ def test_a_process_that_was_killed_is_told_with_what_to_do() -> None:
         HostError, match="one of 2 processes was killed, perhaps for lack of memory; try again with fewer --j"
     ):
         do_all(die_at_three, range(5), 2)
+
+
+@pytest.mark.parametrize("spare", [0, 10])
+def test_processes_that_cannot_be_started_are_told_with_what_to_do(spare: int) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(int(fd) for fd in os.listdir("/proc/self/fd")) + 20, before[1]))
+    taken: list[int] = []
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        for fd in taken[:spare]:
+            os.close(fd)
+        with pytest.raises(HostError, match="cannot start 30 processes: Too many open files; try again with fewer --j"):
+            do_all(partial(power, 2), range(60), 30)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for fd in taken[spare:]:
+            os.close(fd)
 
 
 def test_no_more_cpus_are_counted_than_may_be_used() -> None:
