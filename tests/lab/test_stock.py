@@ -85,23 +85,32 @@ def test_a_seed_with_restarts_that_no_run_without_a_daemon_has_is_reported() -> 
 
 
 def test_loads_that_are_measured_again_take_the_place_of_the_old_ones() -> None:
-    old = {"trials": [run("none"), run("stock"), run("none", load="paper2"), run("stock", load="paper2")]}
-    facts = {"kernel": "6.1", "machine": "x86_64", "cpus": 2}
-    before = {"commit": "1234", "date": "2026-01-01", "runs": [facts | {"peaks_mib": {}} | old, {"trials": []}]}
-    new = facts | {"peaks_mib": {"xz": 9}, "trials": [run("none", total_s=20.0), run("stock", total_s=10.0)]}
-    after = merge(before, "5678", [new])
-    assert (after["commit"], after["runs"][1]) == ("1234", {"trials": []})
-    trials = after["runs"][0]["trials"]
-    assert [(one["load"], one["total_s"], one.get("again", "")[:11]) for one in trials] == [
-        ("idle", 20.0, "commit 5678"),
-        ("idle", 10.0, "commit 5678"),
-        ("paper2", 30.0, ""),
-        ("paper2", 30.0, ""),
+    old = [run("none"), run("stock"), run("none", load="paper2"), run("stock", load="paper2")]
+    machines = [
+        {"kernel": "6.1", "machine": "x86_64", "cpus": 2, "peaks_mib": {}},
+        {"kernel": "6.1", "machine": "x86_64", "cpus": 1, "peaks_mib": {}},
     ]
-    assert after["runs"][0]["peaks_mib"] == {"xz": 9}
-    assert len(merge(before, "5678", [new, {"trials": []}])["runs"]) == 2
+    before = {"commit": "1234", "date": "2026-01-01", "runs": [one | {"trials": old} for one in machines]}
+    new = [run("none", total_s=20.0), run("stock", total_s=10.0)]
+    again = [one | {"trials": new, "peaks_mib": {"xz": 9}} for one in machines]
+    after = merge(before, "5678", again)
+    assert after["commit"] == "1234"
+    for machine in after["runs"]:
+        assert [(one["load"], one["total_s"], one.get("again", "")[:11]) for one in machine["trials"]] == [
+            ("idle", 20.0, "commit 5678"),
+            ("idle", 10.0, "commit 5678"),
+            ("paper2", 30.0, ""),
+            ("paper2", 30.0, ""),
+        ]
+        assert machine["peaks_mib"] == {"xz": 9}
     with pytest.raises(LabError, match=r"measured with kernel 6\.12"):
-        merge(before, "5678", [new | {"kernel": "6.12"}])
+        merge(before, "5678", [again[0] | {"kernel": "6.12"}, again[1]])
+
+
+def test_a_run_of_all_loads_takes_the_place_of_all_results() -> None:
+    every = {"trials": [run(arm, load=load) for load in DESCRIBED for arm in ("none", "stock")]}
+    after = merge({"commit": "1234", "runs": []}, "5678", [every, every])
+    assert after["runs"] == [every, every]
 
 
 def test_every_load_is_described() -> None:

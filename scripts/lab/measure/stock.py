@@ -217,7 +217,6 @@ def measure(names: Sequence[str]) -> dict[str, Any]:
     """
     stay_alive()
     worker = ensure_program("worker")
-    tools = Tools(worker, calibrate(worker, UNIT_CPU_MS))
     trials: list[dict[str, Any]] = []
     peaks: dict[str, int] = {}
     with own_folder(Path("/run/cgpause-stock-inputs")) as inputs:
@@ -225,6 +224,8 @@ def measure(names: Sequence[str]) -> dict[str, Any]:
             peaks = measure_peaks(worker, inputs)
         for seed in SEEDS:
             for name in names:
+                # Both arms have the same jobs; the next pair has others, for a busy host may have slowed this machine.
+                tools = Tools(worker, calibrate(worker, UNIT_CPU_MS))
                 load = stock_loads.programs(seed, peaks, inputs) if name == REAL_PROGRAMS else LOADS[name](seed, tools)
                 trials += [run_trial(Trial(name, arm, seed, load), worker) for arm in ARMS]
     return {
