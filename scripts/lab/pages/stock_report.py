@@ -63,10 +63,11 @@ its CPU time as a share of one CPU.
 _COUNTED = f"""\
 ## On a CPU that counts instructions
 
-An emulated CPU runs the daemon many times too slowly: it is late by some 50 ms, and takes from the jobs what a real one
-has to spare. Here the same loads run on {COUNTED_MACHINE},
-a third of a real one's. Jobs that compute do not wait for each other's memory here but for the CPU, so their pauses
-cost nothing: for pauses that cost time look at jobs that mostly wait, and at two CPUs.
+An emulated CPU is many times slower than a real one. The jobs' steps are scaled to it, but the daemon is not: above it
+runs some 50 ms late, and takes up to a tenth of both CPUs from the jobs. Here the same loads run on
+{COUNTED_MACHINE}, a few times slower than a real one. Jobs that
+compute share it, so a pause costs them nothing while another one runs: the cost of pauses on idle CPUs shows in the
+jobs that mostly wait, and on the two CPUs above.
 """
 
 _HOW = """\
