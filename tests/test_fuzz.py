@@ -186,6 +186,7 @@ TARGETS = {
         lambda data: _parsed(lambda data: parse.parse_timespan(_text(data)), data), (b"1min 30s", b"infinity")
     ),
     "sockstat": Target(partial(_parsed, parse.parse_tcp_in_use), (b"sockets: used 9\nTCP: inuse 5 orphan 0\n",)),
+    "sockets": Target(partial(_parsed, parse.parse_sockets_used), (b"sockets: used 9\nTCP: inuse 5 orphan 0\n",)),
     "tcp": Target(partial(_parsed, parse.parse_first_listens), (_TCP,)),
     "pause record": Target(_pause_record, (_RECORD,)),
     "memory.high record": Target(_high_record, (_HIGH,)),

@@ -27,6 +27,7 @@ _SOCKET = re.compile(
     rb" *\d+: (?:[0-9A-F]{8}|[0-9A-F]{32}):[0-9A-F]{4} (?:[0-9A-F]{8}|[0-9A-F]{32}):[0-9A-F]{4} ([0-9A-F]{2}) "
 )
 _TCP_LISTEN = b"0A"
+_SOCKETS_USED = re.compile(rb"sockets: used ([0-9]{1,20})\n")
 _TCP_IN_USE = re.compile(rb"^TCP6?: inuse ([0-9]{1,20})(?= |\n|\Z)", re.MULTILINE)
 _HEX_MASK = re.compile(rb"[0-9a-f]{16}")
 _START_FIELD = 19  # number of the field, counted after the process's name
@@ -253,6 +254,14 @@ def parse_tcp_in_use(sockstat: bytes) -> int:
     match = _TCP_IN_USE.search(sockstat)
     if match is None:
         raise MalformedError("sockstat (no TCP)", sockstat)
+    return int(match[1])
+
+
+def parse_sockets_used(sockstat: bytes) -> int:
+    """Return the number of all sockets of a network namespace, also of those that are no TCP (sockstat)."""
+    match = _SOCKETS_USED.match(sockstat)
+    if match is None:
+        raise MalformedError("sockstat (no sockets)", sockstat)
     return int(match[1])
 
 

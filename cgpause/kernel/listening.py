@@ -22,7 +22,7 @@ from typing import NamedTuple
 from cgpause.core.cgroup_names import is_monitor, monitored_name
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgpauseError, MalformedError
-from cgpause.core.parse import parse_first_listens, parse_tcp_in_use
+from cgpause.core.parse import parse_first_listens, parse_sockets_used, parse_tcp_in_use
 from cgpause.kernel.cgroupfs import MOST_BELOW, Cgroup
 from cgpause.kernel.processes import is_runtime, read_started_ns
 
@@ -158,6 +158,11 @@ def _listens(folder: str, count: str, table: str) -> bool:
         if count == "sockstat6":
             return False  # a kernel without IPv6
         raise
+    if not in_use and count == "sockstat6":
+        # Linux 5.12 to 6.19 does not count the MPTCP sockets of IPv6, with which Go 1.24 and later listen (mended by
+        # 9b55b253907e, "mptcp: fix slab-use-after-free in __inet_lookup_established"): only a namespace without any
+        # socket has none of them.
+        in_use = parse_sockets_used(_read_start(f"{folder}/sockstat", 4096))
     return in_use > 0 and parse_first_listens(_read_start(f"{folder}/{table}", _TABLE_START))
 
 

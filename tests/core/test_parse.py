@@ -28,6 +28,7 @@ from cgpause.core.parse import (
     parse_process_status,
     parse_reclaimable,
     parse_shmem,
+    parse_sockets_used,
     parse_start_ticks,
     parse_tcp_in_use,
 )
@@ -325,6 +326,11 @@ MALFORMED: list[tuple[Callable[[bytes], object], str, list[bytes]]] = [
             *(b"", b"UDP: inuse 1\n", b"TCP: inuse -1 orphan 0\n", b"TCP: inuse x\n", b"xTCP: inuse 1\n"),
             b"TCP: inuse " + HUGE,
         ],
+    ),
+    (
+        parse_sockets_used,
+        "sockstat",
+        [b"", b"TCP: inuse 1\n", b"sockets: used -1\n", b"sockets: used 1", b"sockets: used " + HUGE + b"\n"],
     ),
     (
         parse_first_listens,
