@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from datetime import timedelta, timezone
 from typing import Any
 
 from rich.segment import SegmentLines
@@ -106,7 +107,7 @@ def make_snapshot(*pods: SeenPod, **changes: object) -> NodeView:
     values: dict[str, Any] = {
         "at": AT,
         "at_ns": AT_NS,
-        "utc_offset_s": 3600,
+        "zone": timezone(timedelta(hours=1)),
         "host": "node-1",
         "config": Config(mechanism=HowPaused.THROTTLE),
         "daemon": FoundDaemon(DaemonState.RUNNING, 812),

@@ -40,7 +40,7 @@ def title(snapshot: NodeView, width: int) -> Text:
         text += f" (pid {snapshot.daemon.pid})"
     left = line((" cgpause top ", "app"), " ", (snapshot.host, "title"), _SEPARATOR)
     left = line(left, f"{snapshot.config.policy}, {snapshot.config.mechanism}", _SEPARATOR, (text, style))
-    now = when(snapshot.at, snapshot.at, snapshot.utc_offset_s)
+    now = when(snapshot.at, snapshot.at, snapshot.zone)
     blank = width - left.cell_len - len(now)
     return left if blank < 1 else line(left, " " * blank, now)
 

@@ -68,7 +68,7 @@ def events(shown: Sequence[Event], snapshot: NodeView, width: int, *, of_one: bo
         length = "" if event.paused_s is None else f"after {durations.shown(event.paused_s)}: "
         pod = [] if of_one else [shorten(event.pod, max(width // 3, 1))]
         what = line((event.what, _EVENT_STYLES.get(event.what, "")))
-        at = when(event.at, snapshot.at, snapshot.utc_offset_s)
+        at = when(event.at, snapshot.at, snapshot.zone)
         table.add_row(at, what, *pod, line(length, event.reason))
     return table
 
@@ -95,7 +95,7 @@ def _facts(seen: SeenPod, snapshot: NodeView, detail: PodDetail | None) -> Itera
     what, more = state_text(seen, snapshot)
     yield "state", f"{what}: {more}" if more else what, STATE_STYLES[seen.state]
     if paused is not None:
-        since = when(snapshot.at - (snapshot.at_ns - paused.since_ns) / NS_PER_S, snapshot.at, snapshot.utc_offset_s)
+        since = when(snapshot.at - (snapshot.at_ns - paused.since_ns) / NS_PER_S, snapshot.at, snapshot.zone)
         whose = " by the daemon" if paused.owner is Owner.DAEMON else ""  # the state already says that it is by hand
         yield "state", f"since {since}{whose}", "paused"
         if detail is not None and detail.values["paused"] is not None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import tzinfo
 
 from rich.cells import cell_len
 from rich.text import Text
 
 from cgpause.core import durations
 from cgpause.core.errors import printable
+from cgpause.telemetry.events import moment
 
 _KI, _MI, _GI = 1 << 10, 1 << 20, 1 << 30
 _FULL, _CACHE, _EMPTY = "█▒─"
@@ -88,11 +89,13 @@ def time_left(amount: float, rate: float | None) -> str:
     return durations.shown(amount / rate)
 
 
-def when(at: float, now: float, utc_offset_s: int) -> str:
-    """Return a Unix time as HH:MM:SS if it is of the same day as `now`, else as month, day, HH:MM."""
-    zone = timezone(timedelta(seconds=utc_offset_s))
-    day = datetime.fromtimestamp(at, zone)
-    is_today = day.date() == datetime.fromtimestamp(now, zone).date()
+def when(at: float, now: float, zone: tzinfo | None) -> str:
+    """Return a Unix time as HH:MM:SS if it is of the same day as `now`, else as month, day, HH:MM.
+
+    `zone` None is the machine's zone.
+    """
+    day = moment(at, zone)
+    is_today = day.date() == moment(now, zone).date()
     return f"{day:%H:%M:%S}" if is_today else f"{day:%m-%d %H:%M}"
 
 

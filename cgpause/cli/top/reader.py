@@ -172,7 +172,7 @@ class Reader:
         return NodeView(
             at=at,
             at_ns=at_ns,
-            utc_offset_s=time.localtime(at).tm_gmtoff,
+            zone=None,
             host=self._host,
             config=self.tree.config,
             daemon=self._daemon,

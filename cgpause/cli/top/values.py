@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import tzinfo
 from enum import Enum
 from typing import Any
 
@@ -115,8 +116,8 @@ class NodeView:
     """Unix time, in seconds."""
     at_ns: int
     """CLOCK_BOOTTIME in nanoseconds, as in pause records."""
-    utc_offset_s: int
-    """UTC offset of the operator's time zone, in seconds."""
+    zone: tzinfo | None
+    """The operator's time zone; None is the machine's."""
     host: str
     config: Config
     daemon: FoundDaemon

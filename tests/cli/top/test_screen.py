@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -27,7 +29,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from cgpause.cli.top.head import fall_rate
-from cgpause.cli.top.parts import ASCII, UNICODE
+from cgpause.cli.top.parts import ASCII, UNICODE, when
 from cgpause.cli.top.screen import render, settled
 from cgpause.cli.top.table import full_in
 from cgpause.cli.top.terminal import Terminal, encoding_of, is_ascii
@@ -38,6 +40,18 @@ from cgpause.kernel.find_daemon import DaemonState, FoundDaemon
 from cgpause.telemetry.events import Event
 
 FRAMES = Path(__file__).parents[2] / "fixtures" / "top"
+
+
+def test_a_time_before_summer_time_ended_has_the_hour_that_clocks_showed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    try:
+        before, now = (datetime(2026, 10, day, 13, tzinfo=UTC).timestamp() for day in (24, 26))
+        assert when(before, now, None) == "10-24 15:00"
+        assert when(now, now, None) == "14:00:00"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def described(index: int = 1) -> tuple[NodeView, Ui]:
