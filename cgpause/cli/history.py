@@ -21,6 +21,9 @@ from cgpause.telemetry import history
 from cgpause.telemetry.events import boot_id, iso, moment
 from cgpause.telemetry.pauses import PastPause, PauseState, parse_since, pauses, select, totals, with_active
 
+_READABLE = 1000
+"""Most pauses that a terminal shows unless --since is given: to fold the lines of 16,000 takes rich 20 s."""
+
 
 def show(given: Globals, since: str | None, pod: str | None, form: Format | None) -> None:
     """Print the pauses that --since, --pod and --namespace choose, or why there is none."""
@@ -41,7 +44,8 @@ def show(given: Globals, since: str | None, pod: str | None, form: Format | None
     if as_json:
         output.print_json(history_values(path, since_s, chosen))
     elif chosen:
-        print_history(chosen, wide=form is Format.WIDE)
+        is_long = since is None and output.is_terminal()
+        print_history(chosen, wide=form is Format.WIDE, most=_READABLE if is_long else None)
     if not chosen:
         chosen_by = {"--since": since, "--pod": pod, "--namespace": given.namespace}
         typer.echo(why_nothing(path, among=len(found), chosen_by=chosen_by), err=as_json)
@@ -79,12 +83,16 @@ def _pause_values(pause: PastPause) -> dict[str, Any]:
     }
 
 
-def print_history(found: list[PastPause], *, wide: bool) -> None:
-    """Print a table of the pauses, and one of each pod's totals.
+def print_history(found: list[PastPause], *, wide: bool, most: int | None = None) -> None:
+    """Print a table of the pauses, of the last `most` if that is not None, and one of each pod's totals.
 
     With `wide`, each pause has the pod's UID and its memory at the start too.
     """
     to, boot = output.console(), boot_id()
+    totaled = totals(found)
+    if most is not None and len(found) > most:
+        typer.echo(f"cgpause: the last {most} of {len(found)} pauses; --since, or a pipe, shows more", err=True)
+        found = found[-most:]
     headers = ("START", "POD", *(("UID", "MEMORY") if wide else ()), "MECHANISM", "PAUSED", "WHY", "HOW IT ENDED")
     table = output.table_of(*headers, right=("PAUSED", "MEMORY"), fold=("START", "POD", "MECHANISM", "WHY"))
     for pause in found:
@@ -104,7 +112,7 @@ def print_history(found: list[PastPause], *, wide: bool) -> None:
     to.print()
     numbers = ("PAUSES", "PAUSED", "LONGEST")
     table = output.table_of("POD", *numbers, "", right=numbers, fold=("POD",))
-    for total in totals(found):
+    for total in totaled:
         notes = [f"{total.active} still paused"] if total.active else []
         notes += [f"{total.unknown} of unknown length"] if total.unknown else []
         table.add_row(

@@ -61,9 +61,14 @@ def print_json(values: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(values, indent=2) + "\n")
 
 
+def is_terminal() -> bool:
+    """Return whether stdout is a terminal."""
+    return sys.stdout.isatty()
+
+
 def console() -> Console:
     """Return a console for stdout: as wide as the terminal, in its colours unless NO_COLOR is set."""
-    wide, high = (None, None) if sys.stdout.isatty() else (_PIPE_WIDTH, 1)  # rich takes a width only with a height
+    wide, high = (None, None) if is_terminal() else (_PIPE_WIDTH, 1)  # rich takes a width only with a height
     return Console(width=wide, height=high, highlight=False, markup=False, emoji=False)
 
 

@@ -110,6 +110,23 @@ def append(path: str, event: Event, max_bytes: int | None) -> None:
             os.close(fd)
 
 
+def trim(path: str, max_bytes: int) -> None:
+    """Rename the history's file if it is full: commands append to it without a limit.
+
+    Raises:
+        OSError: it could not be renamed, or `path` is not a regular file.
+    """
+    try:
+        fd = open_regular(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return
+    try:
+        if os.fstat(fd).st_size > max_bytes // 2:
+            _rotate(path, fd)
+    finally:
+        os.close(fd)
+
+
 def _open_to_append(path: str) -> int:
     # For reading too: the last byte shows whether the last line is whole.
     return open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)

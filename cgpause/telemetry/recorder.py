@@ -65,6 +65,14 @@ class HistoryWriter:
         self._errors.over(lost=self.lost)
         self.lost = 0
 
+    def trim(self) -> None:
+        """Keep the history within its limit, although commands append to it without one."""
+        if self.max_mib:
+            try:
+                history.trim(self.path, self.max_mib * MIB)
+            except OSError as e:
+                self._errors.note(e)
+
 
 class StateDirThread:
     """A thread that writes to the state directory, so that the loop never waits for its disk."""
@@ -79,6 +87,10 @@ class StateDirThread:
             self._thread.run(lambda: self._keeper.keep(event))
         else:
             self._keeper.lost += 1
+
+    def trim(self) -> None:
+        """Queue a check of the history's size."""
+        self.run(self._keeper.trim)
 
     def run(self, job: Callable[[], None]) -> None:
         """Queue another job that may wait for the same disk; it runs after the events queued so far."""

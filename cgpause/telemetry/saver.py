@@ -1,5 +1,7 @@
 """Saves the daemon's knowledge of workloads (`learned`) at most once a minute, on the history's thread.
 
+As often it has the thread check the size of the history.
+
 The loop hands the values over and goes on: the thread encodes them and waits for the disk. An error is logged once, and
 the saver tries again a minute later. It does not wake the loop, which ticks at least every 30 s.
 """
@@ -56,9 +58,11 @@ class Saver:
         """Only the thread changes it."""
 
     def tick(self, at_ns: int, peaks: Mapping[str, tuple[int, ...]], kinds: Kinds) -> None:
-        """Save what is new if a minute has passed and the thread is free."""
+        """Save what is new if a minute has passed and the thread is free; keep the history within its limit."""
         if at_ns >= self._next_ns and not self._busy:
             self._next_ns = at_ns + _EVERY_NS
+            if self._thread is not None:
+                self._thread.trim()
             self.save(peaks, kinds)
 
     def save(self, peaks: Mapping[str, tuple[int, ...]], kinds: Kinds) -> None:

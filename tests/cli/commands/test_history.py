@@ -16,6 +16,7 @@ from helpers.events import event
 from helpers.refusals import refusing
 from helpers.trees import FakeTree, pause_pod, records_left
 
+from cgpause.cli import output
 from cgpause.core.model import Owner
 from cgpause.core.paths import HISTORY_FILE
 from cgpause.telemetry import history
@@ -72,6 +73,22 @@ def test_pauses_are_listed_and_then_summed_up_per_pod(state: Path) -> None:
     assert (blank, totals.split()) == ("", ["POD", "PAUSES", "PAUSED", "LONGEST"])
     assert web.split() == ["default/web", "2", "1m14s", "1m05s"]
     assert job.split() == ["batch/job-7", "1", "0.0s", "0.0s", "1", "of", "unknown", "length"]
+
+
+def test_a_terminal_shows_the_last_pauses_of_a_long_history(state: Path, monkeypatch: Patch) -> None:
+    """A pipe has all of them, and so has a terminal with --since."""
+    note(state, *(one for n in (3, 2, 1) for one in (paused(100 * n, n), resumed(100 * n - 50, n, 9))))
+    monkeypatch.setattr("cgpause.cli.history._READABLE", 2)
+    assert sum("headroom: fits" in line for line in show(state)) == 3
+
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert sum("headroom: fits" in line for line in show(state, "--since", "1h")) == 3
+    result = invoke("--state-dir", str(state), "history")
+    assert result.stderr == "cgpause: the last 2 of 3 pauses; --since, or a pipe, shows more\n"
+    found = [line for line in result.stdout.splitlines() if "headroom: fits" in line]
+    assert [line[:19] for line in found] == [f"{datetime.fromtimestamp(NOW - ago):%F %T}" for ago in (200, 100)]
+    assert "3  " in result.stdout.splitlines()[-1], "the totals are of all pauses"
 
 
 def test_json_has_utc_and_what_is_not_known_is_null(state: Path) -> None:
