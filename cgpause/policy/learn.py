@@ -9,7 +9,15 @@ from operator import ne
 
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import CgroupId, Ended, Pod, PodKind, PodUsage, Sample
-from cgpause.policy.growth import FIRST_MEMORY_NS, LITTLE_PCT, Growth, Growths, large_bytes, noise_bytes
+from cgpause.policy.growth import (
+    FIRST_MEMORY_NS,
+    LITTLE_PCT,
+    LITTLE_PEAK_BYTES,
+    Growth,
+    Growths,
+    large_bytes,
+    noise_bytes,
+)
 from cgpause.policy.peaks import Peaks, is_alike
 
 HALF_LIFE_S = 10.0
@@ -74,7 +82,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:
     learned, find, workloads = dict(growths.pods), growths.pods.get, growths.workloads
     elapsed_ns = at_ns - growths.at_ns
     can_learn, is_first = elapsed_ns >= SHORTEST_NS, not growths.at_ns
-    least = sample.headroom.capacity_bytes * LITTLE_PCT / 100
+    least = min(sample.headroom.capacity_bytes * LITTLE_PCT / 100, LITTLE_PEAK_BYTES)
     # Leave out small ends: a sandbox, for example, has no peak of interest.
     ends = [end for end in sample.ended if end.peak_bytes >= least or end.killed or end.after_kill]
     interval = _Interval(

@@ -233,8 +233,9 @@ def _reserve_unstoppable(
     """Return `headroom` less the bytes reserved for `unstoppable` pods, and with `show` their places."""
     places: list[Place] = []
     for usage, seconds in unstoppable:
-        one = demand(usage, growths.pods[usage.pod.cgroup], growths.peaks.of(usage.pod), terms)
-        reserved = reserved_bytes(one, seconds + terms.reaction_s)
+        growth = growths.pods[usage.pod.cgroup]
+        one = demand(usage, growth, growths.peaks.of(usage.pod), terms)
+        reserved = reserved_bytes(one, growth, seconds + terms.reaction_s)
         if show:
             places.append(place_of(one, reserved, headroom, runs=True)._replace(stoppable=False))
         headroom -= reserved

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from cgpause.core.memory_units import mib
 from cgpause.core.model import CgroupId, PodKind, PodUsage
-from cgpause.policy.demand import Basis, Demand
+from cgpause.policy.demand import SIGMAS, Basis, Demand
 
 RESUME_SHARE = 0.25
 """A growing paused pod resumes only if this share of the growth of the running pods before it stays free. Their growth
@@ -29,8 +29,6 @@ peaks at once. Without this rule, pods start until all are halfway, and then wai
 of presets: 24 restarts with 0.6, 74 without the rule, in the same time; 0.8 takes 0.5 % longer. (In these runs a
 container waited 10 s after its first kill, too.)"""
 _GROWTH, _BATCH = Basis.GROWTH, PodKind.BATCH  # globals, as in `demand`
-_SIGMAS = 2.0
-"""Growth within one reaction is expected to exceed its mean by at most this many standard deviations."""
 
 
 class Place(NamedTuple):
@@ -214,7 +212,7 @@ class Growing:
 
     def bytes_with(self, one: Demand) -> float:
         """Return the growth to expect at most if one more pod runs."""
-        return self.mean + one.counted + _SIGMAS * sqrt(self.variance + one.variance)
+        return self.mean + one.counted + SIGMAS * sqrt(self.variance + one.variance)
 
     def add(self, one: Demand, after: float) -> None:
         """Add a running pod; `after` is `bytes_with(one)`."""

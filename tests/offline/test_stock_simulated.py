@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 from lab.measure.policy_bed import NONE, RESERVE, Task, config_of, load_of
-from lab.measure.policy_loads import ADVERSARIES, Wave, starting
+from lab.measure.policy_loads import ADVERSARIES, HEAPS, Wave, heaps, starting
 from lab.measure.policy_node import GIB, Node, run
 from lab.measure.policy_noise import SETTLED_S, noise
 
@@ -63,19 +63,30 @@ def test_urgent_jobs_end_sooner(cpus: int) -> None:
     assert reserve.finished_mean_s < none.finished_mean_s
 
 
+HARMLESS = ("idle", "pair45", "ample", "amplejobs", "minute", "minute64", "strangers", "protected")
+"""Loads without a kill, on some seeds at least: every pause is one too many. With `idle`, a policy that claims limits
+waits for ever."""
+
+
 @pytest.mark.parametrize("name", ADVERSARIES)
 def test_loads_made_to_let_it_lose_end_no_worse_than_without_control(name: str) -> None:
     seeds = MORE_SEEDS if name == "waiting" else SEEDS
     none = [run(ADVERSARIES[name].node(seed), None, seed) for seed in seeds]
     reserve = [run(ADVERSARIES[name].node(seed), Config(), seed) for seed in seeds]
-    # With `idle`, a policy that claims limits waits for ever; with the others, every pause is one too many.
-    assert none[0].kills > 0 or name in ("idle", "pair45", "ample", "amplejobs")
+    assert none[0].kills > 0 or name in HARMLESS
     assert sum(one.kills for one in reserve) <= sum(one.kills for one in none)
     for without, with_it in zip(none, reserve, strict=True):
         assert set(without.finished_names) <= set(with_it.finished_names)
     # Summed over all seeds: one run of `keepers` takes 35 s and the next 135 s, throttled and frozen.
     allowed_s = sum(1.5 * one.total_s + PATIENCE_S for one in none)
     assert sum(one.total_s for one in reserve) <= allowed_s
+
+
+@pytest.mark.parametrize("name", HEAPS)
+def test_services_whose_memory_rises_and_falls_keep_their_time(name: str) -> None:
+    none, reserve = (run(heaps(name, SEED), config, SEED) for config in (None, Config()))
+    assert reserve.kills <= none.kills
+    assert reserve.silent <= 0.15, "0.4 before growth within a reaction was all that is reserved of them"
 
 
 @pytest.mark.parametrize("cpus", [2, 64])

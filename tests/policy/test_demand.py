@@ -285,18 +285,43 @@ def test_order(higher: Demand, lower: Demand) -> None:
 # Pods that cannot be paused
 
 
-@pytest.mark.parametrize(("seconds", "expected"), [(2, 20), (10, 100), (float("inf"), 100), (0, 0)])
+def reserved(known: Growth, limit: float | None, seconds: float, **more: Any) -> float:  # noqa: ANN401 - of `asked`
+    return mib(reserved_bytes(asked(known, limit, **more), known, seconds))
+
+
+FOR_EVER = float("inf")
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(2, 20), (10, 100), (FOR_EVER, 100), (0, 0)])
 def test_growth_is_reserved_until_a_pod_can_be_paused(seconds: float, expected: float) -> None:
-    assert mib(reserved_bytes(asked(growing(100), 900), seconds)) == expected
+    assert reserved(growing(100), 900, seconds) == expected
 
 
 def test_no_more_is_reserved_than_can_be_taken() -> None:
-    assert mib(reserved_bytes(asked(growing(100), 130), 10)) == 30
-    slow = asked(growth(100, rate=0.1 * MIB), 130)
-    assert mib(reserved_bytes(slow, 10)) == 0.05
-    impatient = asked(growth(100, rate=100.0 * MIB, low=0), None, peaks=(101,))
+    assert reserved(growing(100), 130, 10) == 30
+    assert reserved(growth(100, rate=0.1 * MIB), 130, 10) == 0.05
+    known = growth(100, rate=100.0 * MIB, low=0)
+    impatient = asked(known, None, peaks=(101,))
     assert impatient.fastest >= impatient.worst
-    assert mib(reserved_bytes(impatient, 10)) == mib(max(impatient.fastest, impatient.worst))
+    assert reserved(known, None, 10, peaks=(101,)) == mib(max(impatient.fastest, impatient.worst))
+
+
+@pytest.mark.parametrize(
+    ("kind", "base", "seconds", "expected"),
+    [
+        pytest.param(PodKind.SERVICE, 50 * MIB, 10, 5, id="a-service"),
+        pytest.param(PodKind.SERVICE, None, 10, 100, id="a-service-that-has-freed-nothing"),
+        pytest.param(PodKind.BATCH, 50 * MIB, FOR_EVER, 5, id="protected"),
+        pytest.param(PodKind.BATCH, None, FOR_EVER, 100, id="protected-and-has-freed-nothing"),
+        pytest.param(PodKind.BATCH, 50 * MIB, 10, 100, id="batch-in-its-turn"),
+    ],
+)
+def test_of_a_pod_that_rises_and_falls_only_the_growth_within_a_reaction_is_reserved(
+    kind: PodKind, base: int | None, seconds: float, expected: float
+) -> None:
+    known = growing(100, base=base, grew=True)
+    assert mib(asked(known, 900, kind=kind).fastest) == 5, "10 MiB/s for half a second"
+    assert reserved(known, 900, seconds, kind=kind) == expected
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,15 @@ def test_a_sandbox_leaves_no_peak() -> None:
     assert mib(ended(growths, peak_mib=6)) == [6]
 
 
+def test_on_a_large_node_small_pods_leave_peaks() -> None:
+    growths = learned((0, 10, JOB))
+    for peak_mib, peaks in ((15, []), (16, [16])):
+        end = Ended(JOB.cgroup, "default/job", peak_mib * MIB)
+        sample = look(100, PodUsage(10 * MIB, JOB))
+        large = replace(sample.headroom, node_total_bytes=64 << 30, kubepods_max_bytes=64 << 30)
+        assert mib(learn(growths, replace(sample, ended=(end,), headroom=large))) == peaks
+
+
 @pytest.mark.parametrize("peak_mib", [100, 0], ids=["known", "unknown"])
 @pytest.mark.parametrize(
     ("known_mib", "peaks"),

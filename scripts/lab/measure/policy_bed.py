@@ -24,8 +24,8 @@ from cgpause.offline.simulate.presets import PRESETS
 from cgpause.offline.simulate.run import Outcome, simulate
 from cgpause.offline.simulate.workload import JobsOptions, NodesOptions, WorkloadOptions, make_load
 from lab.bed.frame import print_result
-from lab.measure.policy_loads import ADVERSARIES, STARTING_CPUS, starting
-from lab.measure.policy_node import run
+from lab.measure.policy_loads import ADVERSARIES, HEAPS, STARTING_CPUS, heaps, starting
+from lab.measure.policy_node import Node, run
 from lab.measure.policy_noise import NOISE_CPUS, noise
 from lab.vm.host import say
 
@@ -77,7 +77,7 @@ class Task:
     """One run."""
 
     part: str
-    """`presets`, `waiting`, `adversaries`, `starting` or `noise`."""
+    """`presets`, `waiting`, `adversaries`, `heaps`, `starting` or `noise`."""
     load: str
     arm: str
     cpus: int
@@ -124,16 +124,24 @@ def figures_of(outcome: Outcome) -> dict[str, Any]:
     }
 
 
+def _node(task: Task) -> Node:
+    match task.part:
+        case "adversaries":
+            return ADVERSARIES[task.load].node(task.seed)
+        case "heaps":
+            return heaps(task.load, task.seed)
+        case _:
+            return starting(task.cpus, task.seed)
+
+
 def do(task: Task) -> dict[str, Any]:
     """Do one run and return its task and figures for JSON."""
     match task.part:
         case "presets" | "waiting":
             load = load_of(task) if task.part == "presets" else waiting(task.load)
             found = figures_of(simulate(load, config_of(task.arm), task.seed))
-        case "adversaries" | "starting":
-            is_start = task.part == "starting"
-            node = starting(task.cpus, task.seed) if is_start else ADVERSARIES[task.load].node(task.seed)
-            found = asdict(run(node, config_of(task.arm), task.seed))
+        case "adversaries" | "heaps" | "starting":
+            found = asdict(run(_node(task), config_of(task.arm), task.seed))
         case _:
             found = asdict(noise(task.cpus, seed=task.seed))
     values = asdict(task) | found
@@ -156,6 +164,7 @@ def tasks(seeds: Sequence[int]) -> list[Task]:
     presets = itertools.product(NAMES, sizes, ARMS, seeds)
     others = [("waiting", name, count) for name, (_, count, _) in WAITING.items()]
     others += [("adversaries", name, one.node(seeds[0]).cpus) for name, one in ADVERSARIES.items()]
+    others += [("heaps", name, cpus) for name, (*_, cpus) in HEAPS.items()]
     others += [("starting", "starting", count) for count in STARTING_CPUS]
     return [
         *(Task("presets", name, arm, count, seed, start_s) for name, (count, start_s), arm, seed in presets),
@@ -195,7 +204,7 @@ def simulate_all(seeds: Sequence[int]) -> dict[str, Any]:
     planned.sort(key=lambda task: task.part != "noise")
     done = do_all(do, planned, cpus())
     results: dict[str, Any] = {"seeds": list(seeds), "load_seeds": load_seeds(seeds)}
-    for part in ("presets", "waiting", "adversaries", "starting", "noise"):
+    for part in ("presets", "waiting", "adversaries", "heaps", "starting", "noise"):
         results[part] = [one for task, one in zip(planned, done, strict=True) if task.part == part]
     return results
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice, product
 from random import Random
 from typing import Final
 
@@ -308,6 +309,64 @@ def _waiting(chance: Random) -> Node:
     return Node(_pods("waiting", 24, wave, 300, lambda: 0.2))
 
 
+def _jobs_at_once(
+    chance: Random, gib: int, cpus: int, count: int, limit_mib: int, needs_mib: tuple[int, int], rounds: int = 6
+) -> Node:
+    """Return CronJobs that all start at the full minute, on a node of which still pods use half."""
+    capacity = gib * GIB
+    used = capacity // 2 // 30
+    still = [SimPod(f"still-{n}", leak(used, 4e9), limit_bytes=used * 6 // 5, lasts_s=_EVER) for n in range(30)]
+
+    def job() -> Behaviour:
+        peak_bytes = int(chance.uniform(*needs_mib)) * MIB
+        return leak(peak_bytes, chance.uniform(50, 300) * MIB, end_s=chance.uniform(5, 20))
+
+    jobs = [
+        SimPod(
+            f"{''.join(letters)}-2839123{turn}-{suffix(chance)}",
+            job(),
+            limit_bytes=limit_mib * MIB,
+            start_s=60.0 * (turn + 2) + chance.uniform(0, 1),
+        )
+        for turn in range(rounds)
+        for letters in islice(product("bcdfghjk", repeat=3), count)
+    ]
+    return Node([*still, *jobs], cpus=cpus, capacity_bytes=capacity)
+
+
+def _strangers(chance: Random) -> Node:
+    def job() -> Behaviour:
+        return leak(int(chance.uniform(150, 350)) * MIB, chance.uniform(50, 200) * MIB, end_s=chance.uniform(10, 40))
+
+    return Node(
+        [
+            SimPod(f"{suffix(chance, 8)}x", job(), limit_bytes=CAPACITY // 4, start_s=2.5 * n + chance.uniform(0, 1))
+            for n in range(40)
+        ]
+    )
+
+
+def _beside_protected(chance: Random) -> Node:
+    low, high = CAPACITY // 4, CAPACITY // 3
+
+    def rise_and_fall() -> Iterator[Step]:
+        yield fill(low)
+        while True:
+            for _ in range(16):
+                yield Step(cpu_s=0.02, grow_bytes=(high - low) / 16, sleep_s=0.5)
+            yield Step(free_bytes=high - low, cpu_s=0.05)
+
+    def job() -> Wave:
+        peak_bytes = int(chance.uniform(0.035, 0.05) * CAPACITY)
+        return Wave(
+            20 * MIB, peak_bytes, chance.uniform(20, 150) * MIB, 3, unit_bytes=4 * MIB, stay_s=chance.uniform(3, 12)
+        )
+
+    database = SimPod("db", rise_and_fall, limit_bytes=CAPACITY * 6 // 10, protected="by a rule", lasts_s=_EVER)
+    limit_mib = int(0.05 * 1.3 * CAPACITY) // MIB
+    return Node([database, *_pods("job", 14, job, limit_mib, lambda: chance.uniform(0.2, 1))])
+
+
 @dataclass(frozen=True, slots=True)
 class Adversary:
     """A load on which the policy could be worse than no control."""
@@ -396,11 +455,80 @@ ADVERSARIES: Final = {
         lambda chance: _pair(chance, 0.56),
     ),
     "pair45": Adversary("the same with 45 %: two fit together", lambda chance: _pair(chance, 0.45)),
+    "minute": Adversary(
+        "36 CronJobs start together each minute, six times, with a limit of 512 MiB, and need 20 to 60 MiB for 5 to "
+        "20 s; other pods use half of the memory, and all fit",
+        lambda chance: _jobs_at_once(chance, 4, 4, 36, 512, (20, 60)),
+    ),
+    "minute64": Adversary(
+        "the same with 40 CronJobs of 100 to 400 MiB and a limit of 4 GiB, on 64 GiB and 16 CPUs",
+        lambda chance: _jobs_at_once(chance, 64, 16, 40, 4096, (100, 400)),
+    ),
+    "strangers": Adversary(
+        "40 pods, one every 2.5 s, each of a workload of its own, go to 150 to 350 MiB, stay there for 10 to 40 s and "
+        "end; limit 1 GiB",
+        _strangers,
+    ),
+    "protected": Adversary(
+        "a protected pod that goes from 25 % to 33 % of the memory and back, with a limit of 60 %, beside 14 jobs that "
+        "go to 3.5 % to 5 % and back three times, with a limit 1.3 times as high; all fit",
+        _beside_protected,
+    ),
     "waiting": Adversary(
         "24 pods go from 150 to up to 300 MiB and back four times, and sleep rather than compute", _waiting
     ),
 }
 """The loads by name; a node has 4 GiB and 4 CPUs unless `words` says otherwise."""
+
+
+# Services whose memory rises and falls
+
+HEAPS_S: Final = 300.0
+"""Length of a run, in seconds."""
+HEAPS: Final = {
+    f"{count} services, {share:.0%} of {gib} GiB": (count, share, gib, cpus)
+    for count, gib, cpus in ((12, 8, 4), (40, 64, 16))
+    for share in (0.75, 0.85, 0.9)
+}
+"""Nodes of services: their number, the mean share of the memory that they use, GiB, CPUs."""
+HEAPS_WORDS: Final = (
+    "services that never end go from 35 % to 62 % of their limit in 6 to 20 s and then back at once, as the heaps of "
+    "Java and Go programs do, each at its own time"
+)
+
+
+def heaps(name: str, seed: int) -> Node:
+    """Return a node of HEAPS."""
+    count, share, gib, cpus = HEAPS[name]
+    chance, capacity = Random(f"heaps {name} {seed}"), gib * GIB  # noqa: S311 - repeatable, not secret
+    limit = int(capacity * share / count / 0.485)
+
+    def behaviour() -> Behaviour:
+        low, high, cycle_s, begins = int(0.35 * limit), int(0.62 * limit), chance.uniform(6, 20), chance.random()
+
+        def behave() -> Iterator[Step]:
+            yield fill(low)
+            yield Step(sleep_s=cycle_s * begins)
+            while True:
+                for _ in range(20):
+                    yield Step(cpu_s=0.02, grow_bytes=(high - low) / 20, sleep_s=cycle_s / 20)
+                yield Step(free_bytes=high - low, cpu_s=0.05)
+
+        return behave
+
+    pods = [
+        SimPod(
+            f"{''.join(letters)}-{suffix(chance, 10)}-{suffix(chance)}",
+            behaviour(),
+            limit_bytes=limit,
+            request_bytes=limit // 2,
+            kind=PodKind.SERVICE,
+            probe=Probe(initial_delay_s=10.0),
+            lasts_s=_EVER,
+        )
+        for letters in islice(product("bcdfghjk", repeat=2), count)
+    ]
+    return Node(pods, cpus=cpus, capacity_bytes=capacity, lasts_s=HEAPS_S)
 
 
 # Services that start slowly
