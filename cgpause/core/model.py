@@ -260,6 +260,8 @@ class Ended(NamedTuple):
     """Whether the OOM killer ended a container for lack of memory on the node: it needed more than its peak."""
     after_kill: bool = False
     """Whether an earlier container of the pod was ended in this way."""
+    limit_bytes: int | None = None
+    """`Pod.memory_max_bytes`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,14 +39,16 @@ class Ends:
         """Take in that a container was created."""
         self._is_restarted = self._was_killed
 
-    def note_end(self, pod: Cgroup, workload: str | None, used_bytes: int | None) -> Ended | None:
+    def note_end(
+        self, pod: Cgroup, workload: str | None, used_bytes: int | None, limit_bytes: int | None
+    ) -> Ended | None:
         """Take in that a container has ended. If it was killed for lack of memory on the node, return that end at once.
 
         Otherwise the end waits in `pending` until the pod is gone, because its other containers may need more. It has
         the pod's peak if that has risen since the last end. An end after a kill and a restart counts without a higher
         peak too (`after_kill`): the policy learns that the guess that it made at the kill was too high. `used_bytes` is
-        the use without page cache in the last sample; None if it is unknown. A pod that cannot be read or has no name
-        gives no end.
+        the use without page cache in the last sample; None if it is unknown. `limit_bytes` is the pod's limit. A pod
+        that cannot be read or has no name gives no end.
         """
         try:
             killed = self.count_kills(pod) > 0  # without a name too: a later end must not count as this kill
@@ -62,7 +64,7 @@ class Ends:
             self._was_killed, self._is_restarted = True, False
             return Ended(pod.id, workload, highest if is_higher else 0, killed=True)
         if is_higher and highest:
-            self.pending = Ended(pod.id, workload, highest, after_kill=self._is_restarted)
+            self.pending = Ended(pod.id, workload, highest, after_kill=self._is_restarted, limit_bytes=limit_bytes)
         elif self._is_restarted:  # it needed no more than the killed one had
             self.pending = self.pending or Ended(pod.id, workload, 0, after_kill=True)
         return None

@@ -247,7 +247,7 @@ class TrackedPod:
     def note_end(self, at_ns: int) -> Ended | None:
         """Take in that a container has ended; return what the policy has to know at once (`Ends.note_end`)."""
         exact = None if self.usage is None or self.is_stat_due(at_ns) else self.usage.used_bytes
-        return self.ends.note_end(self.cgroup, self.pod.workload, exact)
+        return self.ends.note_end(self.cgroup, self.pod.workload, exact, self.pod.memory_max_bytes)
 
     def settle(self, at_ns: int, config: PauseConfig) -> None:
         """Note that the pod is new or its containers changed, and spare it for SPARED_S, or `settle_s` if that is less.

@@ -49,9 +49,10 @@ With 10 s the simulation has fewer restarts, but on a kernel jobs that mostly wa
 SIGMAS = 2.0
 """Growth within one reaction is expected to exceed its mean by at most this many standard deviations."""
 _EXPECTED_SHARE = 0.6
-"""Expected share of a claim without enough known peaks: a little more than the mean of a uniform distribution."""
+"""Expected share of a claim without enough known peaks: a little more than the mean of a uniform distribution. It is
+less if other pods needed less of their limits (`Peaks.used_share`)."""
 _NEWCOMER_SHARE = 0.75
-"""Expected share of the limit, for a pod that has not taken its first memory."""
+"""The same for a pod that has not taken its first memory, as a share of its limit."""
 _INFINITE = float("inf")
 _new = tuple.__new__
 """Demand(...) takes three times as long."""
@@ -89,6 +90,8 @@ class Terms:
     pause costs this many seconds of work."""
     growing_pods: int = 1
     """Number of growing pods; exact above MANY_PODS."""
+    used_share: float = 1.0
+    """`Peaks.used_share`."""
     noise: int = field(init=False)
     """`noise_bytes` of these CPUs."""
     active_bytes: float = field(init=False)
@@ -175,7 +178,7 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
     fastest = fastest if fastest < claim else claim
     active = False
     if newcomer or is_paused or rate * ACTIVE_S > terms.active_bytes or growth.may_take_first_memory():
-        worst, expected, basis = _amounts(growth, limit, claim, peaks)
+        worst, expected, basis = _amounts(growth, limit, claim, peaks, terms.used_share)
         worst = worst if worst < claim else claim
         active = claim >= 4096 and expected + used - low > terms.active_bytes
         if basis is _GROWTH:
@@ -239,7 +242,9 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
     ))  # fmt: skip
 
 
-def _amounts(growth: Growth, limit: int | None, claim: float, peaks: tuple[int, ...]) -> tuple[float, float, Basis]:
+def _amounts(
+    growth: Growth, limit: int | None, claim: float, peaks: tuple[int, ...], used_share: float
+) -> tuple[float, float, Basis]:
     """Return the worst and the expected demand in bytes, and the basis of the expected one."""
     used = growth.used
     left = [peak - used for peak in peaks if peak > used]
@@ -247,8 +252,8 @@ def _amounts(growth: Growth, limit: int | None, claim: float, peaks: tuple[int, 
     # A few peaks say nothing of a pod that may reach its limit all the same, or has outgrown them.
     if limit is not None and len(peaks) < KNOWN_PEAKS and (most >= limit or not left):
         if growth.admitted:
-            return claim, claim * _EXPECTED_SHARE, _LIMIT
-        return claim, max(limit * _NEWCOMER_SHARE - used, claim / 4), _LIMIT
+            return claim, claim * min(_EXPECTED_SHARE, used_share), _LIMIT
+        return claim, max(limit * min(_NEWCOMER_SHARE, used_share) - used, claim * min(0.25, used_share)), _LIMIT
     if left:
         worst = max(left) if limit is None else min(claim, most - used)
         return worst, min(sum(left) / len(left), claim), _PEAKS
@@ -295,7 +300,7 @@ def first_bytes(capacity_bytes: int) -> float:
 
 def unbounded_bytes(growth: Growth, peaks: tuple[int, ...], reaction_s: float) -> float:
     """Return the most bytes that a pod without a limit may take before it gives back."""
-    worst, _, _ = _amounts(growth, None, _INFINITE, peaks)
+    worst, _, _ = _amounts(growth, None, _INFINITE, peaks, 1.0)
     return max(worst, growth.rate * reaction_s)
 
 

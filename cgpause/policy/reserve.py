@@ -398,6 +398,7 @@ def _terms(state: ReserveState, sample: Sample) -> Terms:
         sample.cpus,
         min(max(state.idle_cpus, 0.0), 1.0),
         _growing_pods(state.growths, sample),
+        state.growths.peaks.used_share,
     )
 
 

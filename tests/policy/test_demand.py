@@ -60,6 +60,27 @@ def test_amounts(
 
 
 @pytest.mark.parametrize(
+    ("known", "used_share", "expected"),
+    [
+        pytest.param(growing(100), 0.3, 60, id="as-others"),
+        pytest.param(growing(100), 0.7, 120, id="at-most-the-usual-share"),
+        pytest.param(growing(20, admitted=False), 0.5, 130, id="newcomer-as-others"),
+        pytest.param(growing(20, admitted=False), 0.9, 205, id="newcomer-at-most-the-usual-share"),
+        pytest.param(growing(20, admitted=False), 0.1, 28, id="newcomer-beyond-what-others-need"),
+    ],
+)
+def test_a_pod_of_an_unknown_workload_is_expected_to_need_what_others_need_of_their_limits(
+    known: Growth, used_share: float, expected: float
+) -> None:
+    found = asked(known, 300, terms=replace(IDLE, used_share=used_share))
+    assert mib(found.granted) == expected
+    assert mib(found.worst) == mib(300 * MIB - known.used)
+    assert mib(asked(known, 300, peaks=(200,) * 8, terms=replace(IDLE, used_share=used_share)).granted) == mib(
+        200 * MIB - known.used
+    ), "known peaks say more"
+
+
+@pytest.mark.parametrize(
     ("used", "peaks", "worst", "basis"),
     [
         pytest.param(200, (190,), 18.5, Basis.PEAKS, id="by-little-of-one"),

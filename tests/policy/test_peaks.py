@@ -91,6 +91,36 @@ def test_a_sandbox_leaves_no_peak() -> None:
     assert mib(ended(growths, peak_mib=6)) == [6]
 
 
+def shares(*used_pct: float, limit_mib: int | None = 100) -> Peaks:
+    """Return the peaks after the ends of pods that needed so much of their limit."""
+    peaks = Peaks()
+    for share in used_pct:
+        limit = None if limit_mib is None else limit_mib * MIB
+        end = Ended(JOB.cgroup, "default/job", int(share * MIB), limit_bytes=limit)
+        peaks = peaks.with_end(end, 0, 1 << 30)
+    return peaks
+
+
+@pytest.mark.parametrize(
+    ("ended_pods", "used_share"),
+    [
+        pytest.param(shares(*[20] * 7), 1.0, id="too-few"),
+        pytest.param(shares(*[20] * 8), 0.2, id="enough"),
+        pytest.param(shares(*[10, 30] * 4), 0.3, id="one-standard-deviation-above-the-mean"),
+        pytest.param(shares(*[90] * 32, *[20] * 32), 0.2, id="the-last-ones"),
+        pytest.param(shares(*[120] * 8), 1.0, id="never-more-than-the-limit"),
+        pytest.param(shares(*[20] * 8, limit_mib=None), 1.0, id="without-a-limit"),
+    ],
+)
+def test_ended_pods_show_what_share_of_a_limit_pods_need(ended_pods: Peaks, used_share: float) -> None:
+    assert ended_pods.used_share == pytest.approx(used_share)
+
+
+def test_a_killed_pod_does_not_show_what_pods_need() -> None:
+    end = Ended(JOB.cgroup, "default/job", 20 * MIB, killed=True, limit_bytes=100 * MIB)
+    assert Peaks().with_end(end, 0, 1 << 30).shares == ()
+
+
 def test_on_a_large_node_small_pods_leave_peaks() -> None:
     growths = learned((0, 10, JOB))
     for peak_mib, peaks in ((15, []), (16, [16])):

@@ -350,7 +350,9 @@ class SimDaemon:
             pod.reported_bytes = pod.peak_bytes
             if killed or peak:
                 after_kill = pod.oom_kills > 0 and not killed
-                self._ended.append(Ended(facts.cgroup, facts.workload, peak, killed, after_kill))
+                self._ended.append(
+                    Ended(facts.cgroup, facts.workload, peak, killed, after_kill, facts.memory_max_bytes)
+                )
 
     def finish(self, pod: SimPod) -> None:
         """Take in the end of a pod."""

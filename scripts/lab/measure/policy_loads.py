@@ -340,7 +340,12 @@ def _strangers(chance: Random) -> Node:
 
     return Node(
         [
-            SimPod(f"{suffix(chance, 8)}x", job(), limit_bytes=CAPACITY // 4, start_s=2.5 * n + chance.uniform(0, 1))
+            SimPod(
+                f"build-{suffix(chance, 8)}-pod",
+                job(),
+                limit_bytes=CAPACITY // 4,
+                start_s=2.5 * n + chance.uniform(0, 1),
+            )
             for n in range(40)
         ]
     )

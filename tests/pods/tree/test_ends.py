@@ -17,7 +17,7 @@ from cgpause.pods.tree import PodTree
 @pytest.fixture
 def pod(fake: FakeTree, tree: PodTree) -> Path:
     """Add the only pod, a pod of a job, and let the tree find it."""
-    made = fake.add_pod("job-bcdfg")
+    made = fake.add_pod("job-bcdfg", memory_max=f"{1 << 30}")
     tree.refresh(0)
     return made
 
@@ -49,6 +49,7 @@ def test_a_pod_leaves_its_highest_use_without_page_cache_when_it_is_gone(tree: P
     shutil.rmtree(pod)
     tree.refresh(S)
     assert [(end.peak_bytes, end.killed, end.after_kill) for end in tree.ended] == [(5000, False, False)]
+    assert tree.ended[0].limit_bytes == 1 << 30
 
 
 def test_a_container_that_was_killed_for_lack_of_memory_leaves_its_use_at_once(tree: PodTree, pod: Path) -> None:
