@@ -19,6 +19,7 @@ def test_the_same_seed_makes_the_same_load() -> None:
 
 def cell(**otherwise: float) -> list[dict[str, Any]]:
     none = {"load": "x", "arm": "none", "seed": 1, "jobs": 2, "finished": 2, "total_s": 100.0, "kills": 3}
+    none |= {"mean_s": 50.0, "silent": 0.01}
     return [none, none | {"arm": "reserve"} | otherwise]
 
 
@@ -30,6 +31,9 @@ def cell(**otherwise: float) -> list[dict[str, Any]]:
         ({"total_s": 110.0}, ["10 % longer"]),
         ({"kills": 4}, ["4 kills (none: 3)"]),
         ({"finished": 1}, ["1 jobs not finished (none: 0)"]),
+        ({"mean_s": 50.9, "silent": 0.019}, []),
+        ({"mean_s": 60.0}, ["a job takes 20 % longer on average"]),
+        ({"silent": 0.04}, ["services do not answer for 4 % of their time (none: 1 %)"]),
     ],
 )
 def test_what_is_worse_than_without_control_is_said(otherwise: dict[str, float], said: list[str]) -> None:

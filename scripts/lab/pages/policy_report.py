@@ -23,12 +23,14 @@ from lab.measure.policy_bed import (
     WAITING_IDLE_S,
     WAITING_PAGE_US,
 )
-from lab.measure.policy_loads import ADVERSARIES, STARTING
+from lab.measure.policy_loads import ADVERSARIES, HEAPS_S, HEAPS_WORDS, STARTING
 from lab.measure.policy_noise import NOISE_PODS, SETTLED_S
 from lab.pages.report import Report, Run, Runs, dated, group_by, table, total
 
 SAME: Final = 0.02
 """Times that differ by at most this share count as the same."""
+SILENT: Final = 0.01
+"""Shares of their time in which services do not answer count as the same if they differ by at most this."""
 NEAR: Final = 0.10
 """Largest excess of a cell's `time` over its `best` that counts as near unlimited memory."""
 
@@ -79,6 +81,13 @@ class Cell(NamedTuple):
         return total(self.reserve, "urgent_s") / total(self.none, "urgent_s") - 1
 
     @property
+    def mean(self) -> float | None:
+        """Time added to that from a job's start to its end, as a share of that without control; None without jobs."""
+        if not all(run.get("mean_s") for run in self.none):
+            return None
+        return total(self.reserve, "mean_s") / total(self.none, "mean_s") - 1
+
+    @property
     def unfinished(self) -> tuple[int, int]:
         """Number of jobs unfinished when the run was given up: under the policy, and without control."""
         left = [sum(run["jobs"] - run["finished"] for run in runs) for runs in (self.reserve, self.none)]
@@ -114,6 +123,12 @@ def losses(cell: Cell) -> list[str]:
     for name, words in (("restarts", "restarts"), ("kills", "kills"), ("probe_kills", "kills by probes")):
         if name in cell.none[0] and total(cell.reserve, name) > total(cell.none, name):
             found.append(f"{total(cell.reserve, name):.0f} {words} (none: {total(cell.none, name):.0f})")
+    if (mean := cell.mean) is not None and mean > SAME:
+        found.append(f"a job takes {percent(mean)} longer on average")
+    if "silent" in cell.none[0]:
+        silent, before = (fmean(run["silent"] for run in runs) for runs in (cell.reserve, cell.none))
+        if silent > before + SILENT:
+            found.append(f"services do not answer for {percent(silent)} of their time (none: {percent(before)})")
     if cell.unfinished[0] > cell.unfinished[1]:
         found.append(f"{cell.unfinished[0]} jobs not finished (none: {cell.unfinished[1]})")
     if cell.urgent is not None and cell.urgent > 0:
@@ -210,6 +225,7 @@ _ADVERSARY_COLUMNS: Final = {
     **_both("jobs done", lambda runs: f"{total(runs, 'finished'):.0f} of {total(runs, 'jobs'):.0f}"),
     **_TIME,
     "worst seed": _worst_seed,
+    "mean job": lambda cell: percent(cell.mean or 0.0, sign=True),
     "longest pause, s": lambda cell: _largest("longest_pause_s")(cell.reserve),
 }
 _WAITING_COLUMNS: Final = {
@@ -218,6 +234,11 @@ _WAITING_COLUMNS: Final = {
     "worst seed": _worst_seed,
     "longest pause": lambda cell: percent(cell.longest),
 }
+_HEAPS_COLUMNS: Final = {
+    **_both("kills", _sum("kills")),
+    **_both("time without answer", lambda runs: percent(total(runs, "silent") / len(runs), 1)),
+    "longest pause, s": lambda cell: _largest("longest_pause_s")(cell.reserve),
+}
 _STARTING_COLUMNS: Final = {
     **_both("by probes", _sum("probe_kills")),
     "longest start, none, s": lambda cell: _largest("longest_start_s")(cell.none),
@@ -225,6 +246,12 @@ _STARTING_COLUMNS: Final = {
     **_both("OOM kills", _sum("kills")),
     "time": _TIME["time"],
 }
+
+
+def _silent(cells: Sequence[Cell], arm: str) -> str:
+    """Return the share of all services' time in which they did not answer."""
+    shares = [run["silent"] for cell in cells for run in (cell.none if arm == NONE else cell.reserve)]
+    return percent(fmean(shares), 1)
 
 
 def _noise(runs: Runs) -> list[str]:
@@ -261,6 +288,7 @@ def render(results: dict[str, Any]) -> str:
     slow = [(count, start_s, presets(run, count, start_s)) for start_s in SLOW_START_S for count in SLOW_CPUS]
     waiting = cells_of(run["waiting"], lambda one: str(one["load"]))
     adversaries = cells_of(run["adversaries"], lambda one: str(one["load"]))
+    heaps = cells_of(run["heaps"], lambda one: str(one["load"]))
     starting = cells_of(run["starting"], lambda one: f"{one['cpus']} CPUs")
     cells = [cell for _, mine in sizes for cell in mine]
     slow_cells = [cell._replace(name=f"{cell.name}, {start_s:g} s") for _, start_s, mine in slow for cell in mine]
@@ -271,6 +299,7 @@ def render(results: dict[str, Any]) -> str:
     seeds = ", ".join(str(seed) for seed in run["seeds"])
     lost_waiting = where_it_loses(cell._replace(name=f"jobs that mostly wait, {cell.name}") for cell in waiting)
     lost = where_it_loses(cells), where_it_loses(slow_cells), lost_waiting, where_it_loses(adversaries)
+    lost_heaps = where_it_loses(heaps)
     lost_starting = where_it_loses(cell._replace(name=f"slow start, {cell.name}") for cell in starting)
     lines = [
         _HEAD,
@@ -285,6 +314,9 @@ def render(results: dict[str, Any]) -> str:
         f"**Loads made to let it lose.** {kills[0]:.0f} kills, without control {kills[1]:.0f};",
         f"it ended worse than without control in some respect on {len(lost[3])} of {len(adversaries)} loads.",
         "",
+        f"**Services whose memory rises and falls.** They do not answer for {_silent(heaps, RESERVE)} of their time,",
+        f"without control for {_silent(heaps, NONE)}.",
+        "",
         f"**Services that start slowly.** {by_probes[0]:.0f} containers killed by their probes,",
         f"without control {by_probes[1]:.0f}.",
         "",
@@ -295,7 +327,7 @@ def render(results: dict[str, Any]) -> str:
         "Every cell with a figure worse than without control; times that differ by",
         f"{percent(SAME)} or less count as the same. Figures are sums over the seeds.",
         "",
-        *([line for each in (*lost, lost_starting) for line in each] or ["Nowhere here."]),
+        *([line for each in (*lost, lost_heaps, lost_starting) for line in each] or ["Nowhere here."]),
         "",
         "## Presets",
         "",
@@ -339,11 +371,19 @@ def render(results: dict[str, Any]) -> str:
         "",
         "## Loads made to let it lose",
         "",
-        "Kills are OOM kills of the whole node. Times count until the last job has finished.",
+        "Kills are OOM kills of the whole node. Times count until the last job has finished; the mean job's count from",
+        "its start to its end.",
         "",
         *_columns("load", adversaries, _ADVERSARY_COLUMNS),
         "",
         *table(["load", "pods"], [[f"`{name}`", one.words] for name, one in ADVERSARIES.items()], texts=2),
+        "",
+        "## Services whose memory rises and falls",
+        "",
+        f"{HEAPS_WORDS[0].upper()}{HEAPS_WORDS[1:]}. No other pod runs. A run takes {HEAPS_S:g} s. A service does not",
+        "answer while it is paused, and while it starts again after a kill.",
+        "",
+        *_columns("node", heaps, _HEAPS_COLUMNS),
         "",
         "## Services that start slowly",
         "",
