@@ -310,6 +310,14 @@ def reserved(known: Growth, limit: float | None, seconds: float, **more: Any) ->
     return mib(reserved_bytes(asked(known, limit, **more), known, seconds))
 
 
+def test_only_of_batch_the_growth_that_has_not_ended_counts() -> None:
+    """A service is paused for a few seconds at most."""
+    known = growing(100, base=None, flow=10.0 * MIB)
+    batch, service = (asked(known, 900, kind=kind) for kind in (PodKind.BATCH, PodKind.SERVICE))
+    assert mib(batch.counted) == 300, "of 30 s"
+    assert mib(service.counted) == 5, "of half a second"
+
+
 FOR_EVER = float("inf")
 
 
@@ -331,13 +339,13 @@ def test_no_more_is_reserved_than_can_be_taken() -> None:
     ("kind", "base", "seconds", "expected"),
     [
         pytest.param(PodKind.SERVICE, 50 * MIB, 10, 5, id="a-service"),
-        pytest.param(PodKind.SERVICE, None, 10, 100, id="a-service-that-has-freed-nothing"),
+        pytest.param(PodKind.SERVICE, None, 10, 5, id="a-service-that-has-freed-nothing"),
         pytest.param(PodKind.BATCH, 50 * MIB, FOR_EVER, 5, id="protected"),
         pytest.param(PodKind.BATCH, None, FOR_EVER, 100, id="protected-and-has-freed-nothing"),
         pytest.param(PodKind.BATCH, 50 * MIB, 10, 100, id="batch-in-its-turn"),
     ],
 )
-def test_of_a_pod_that_rises_and_falls_only_the_growth_within_a_reaction_is_reserved(
+def test_of_a_service_or_a_pod_that_rises_and_falls_only_the_growth_within_a_reaction_is_reserved(
     kind: PodKind, base: int | None, seconds: float, expected: float
 ) -> None:
     known = growing(100, base=base, grew=True)
