@@ -19,7 +19,7 @@ FEW_PEAKS = 3
 load `ample` takes 6 % longer than without control with 3, 15 % if peaks never say more than the limit; presets restart
 5 times with 2, and 3 times with 3."""
 KEPT_SHARES = 32
-"""Number of ended pods whose share of their limit is remembered, whatever their workload."""
+"""Number of ended pods whose share of their limit is remembered, of all workloads together."""
 FEW_SHARES = 8
 """Number of them from which on pods of unknown workloads are expected to need such a share, too. Of simulated CronJobs
 that start together, with limits far above need, a job takes 29 % longer than without control so, and else 66 %."""

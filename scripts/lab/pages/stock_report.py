@@ -64,7 +64,7 @@ _COUNTED = f"""\
 ## On a CPU that counts instructions
 
 An emulated CPU is many times slower than a real one. The jobs' steps are scaled to it, but the daemon is not: above it
-runs some 50 ms late, and takes up to a tenth of both CPUs from the jobs. Here the same loads run on
+runs some 50 ms late, and takes up to an eighth of both CPUs from the jobs. Here the same loads run on
 {COUNTED_MACHINE}, a few times slower than a real one. Jobs that
 compute share it, so a pause costs them nothing while another one runs: the cost of pauses on idle CPUs shows in the
 jobs that mostly wait, and on the two CPUs above.
